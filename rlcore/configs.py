@@ -1,7 +1,7 @@
 """One frozen class per stage: the only place where a setting has a name, a type, a default, bounds and a meaning.
 
-`params.yaml`, the form of the Prefect deployment and the command line flags derive from these classes. Unknown keys fail.
-Importing this module loads neither torch nor transformers.
+`params.yaml`, the form of the Prefect deployment and the command line flags derive from these classes. Unknown keys
+fail. Importing this module loads neither torch nor transformers.
 """
 
 from typing import Literal
@@ -220,7 +220,7 @@ class PPOConfig(StageConfig):
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are scaled down to this L2 norm."""
     kl_penalty_coef: float = Field(0.01, ge=0)
-    """Initial weight of the KL penalty, in reward units per nat. 0 switches the penalty off. Recommended: 0.01 to 0.5."""
+    """Initial weight of the KL penalty, in reward units per nat; 0 switches it off. Recommended: 0.01 to 0.5."""
     kl_target: float = Field(0.01, gt=0)
     """KL to the reference that the controller steers for, in nats per kl_target_unit."""
     kl_target_unit: Literal["token", "sequence"] = "token"
@@ -228,7 +228,7 @@ class PPOConfig(StageConfig):
     kl_horizon: float = Field(10_000, gt=0)
     """Responses over which the controller may change its coefficient by a fifth. Large values react slowly."""
     max_update_kl: float | None = Field(None, gt=0)
-    """Stop the update of an iteration once the policy moved this far from the sampling one, nats per token; null: never."""
+    """End an update once the policy moved this far from the sampling one, in nats per token; null: never."""
     entropy_coef: float = Field(0.01, ge=0)
     """Weight of the entropy bonus."""
     value_coef: float = Field(0.5, ge=0)
@@ -315,7 +315,7 @@ class RegisterConfig(StageConfig):
     """Registration of the policy in MLflow."""
 
     copy_limit: int = Field(1 << 30, ge=0)
-    """Checkpoints up to this size, in bytes, are copied into the registry; larger ones are a pointer with the DVC md5."""
+    """Checkpoints up to this size, in bytes, are copied into the registry; of larger ones it keeps the DVC md5."""
 
 
 def build_config(config_class: type[StageConfig], section: str, values: object) -> StageConfig:
@@ -327,7 +327,9 @@ def build_config(config_class: type[StageConfig], section: str, values: object) 
     """
     if not isinstance(values, dict):
         found = "nothing" if values is None else f"{type(values).__name__} {values!r}"
-        raise ConfigError(f"Section {section!r}: found {found}, expected a mapping of settings. Add `{section}:` to the file.")
+        raise ConfigError(
+            f"Section {section!r}: found {found}, expected a mapping of settings. Add `{section}:` to the file."
+        )
     try:
         return config_class.model_validate(values)
     except ValidationError as error:

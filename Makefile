@@ -1,0 +1,47 @@
+# Everything runs in .venv with the versions of requirements.lock. Nothing else has to be installed or started.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# One thread per process: with two cores and several processes, more of them wait for each other.
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint ui lock clean help
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(INSTALLED)  ## the whole pipeline on the embedded data; finished stages are not repeated
+	$(BIN)/rlhf pipeline run
+
+test: $(INSTALLED) lint  ## style, types, layers and all tests
+	$(BIN)/python -m pytest -q --durations=15
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+ui: $(INSTALLED)  ## MLflow and Prefect in the browser, on what the demo recorded
+	$(BIN)/rlhf ui
+
+lock: $(INSTALLED)  ## write requirements.lock from what is installed
+	@{ head -1 requirements.lock; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > requirements.lock.new
+	@mv requirements.lock.new requirements.lock
+
+clean:  ## remove the environment and everything that the pipeline made
+	rm -rf $(VENV) .rlhf .dvc/cache .dvc/tmp data/raw data/validated data/models data/metrics
+
+# torch comes first and by itself: only its exact version finds the build that fits this machine.
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(f"Found Python {sys.version.split()[0]}, expected 3.11 or 3.12. Run make with PYTHON=python3.11." if not (3, 11) <= sys.version_info[:2] <= (3, 12) else 0)'
+	@echo "Installing the locked packages into $(VENV): two to five minutes, once."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "$$(grep '^torch==' requirements.lock)" "$$(grep '^numpy==' requirements.lock)"
+	$(BIN)/pip install --quiet --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --editable .
+	@touch $@

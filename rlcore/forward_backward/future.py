@@ -1,0 +1,115 @@
+"""What the lane hands back: a future for each queued piece of work, and the results of training work."""
+
+import concurrent.futures
+import threading
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from torch import Tensor
+
+from rlcore.errors import RLCoreError
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass
+class ForwardBackwardOutput:
+    """Result of one micro-batch: forward pass and backward pass."""
+
+    loss: float
+    """Value of the loss as the loss function returned it."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What the loss function reported, and `execution_time` in seconds."""
+    logits: Tensor | None = None
+    """[B, L, V], detached; only from the forms that take `input_ids`."""
+    logprobs: Tensor | None = None
+    """[B, L-1] nats of token t+1 given the tokens up to t, detached; 0 where the label is ignored."""
+
+
+@dataclass
+class OptimStepOutput:
+    """Result of one optimiser step."""
+
+    step: int
+    """Optimiser steps made so far; a skipped one does not count."""
+    learning_rate: float
+    """Rate of the first parameter group that this step used."""
+    grad_norm: float
+    """L2 norm of the gradients before clipping."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """`execution_time` in seconds; `skipped` 1.0 where no step was made, with `non_finite` 1.0 where that was why."""
+
+
+@dataclass
+class Failure:
+    """An error in words, and whether somebody asked for it. Holds no traceback, which would keep activations alive."""
+
+    description: str
+    asked: bool = False
+
+
+class AsyncTrainingFuture(Generic[ResultT]):
+    """The coming result of work that was queued in a lane."""
+
+    def __init__(self, worker: threading.Thread):
+        self._inner: concurrent.futures.Future[ResultT] = concurrent.futures.Future()
+        self._worker = worker
+        self._failure: Failure | None = None
+
+    def result(self, timeout: float | None = None) -> ResultT:
+        """Wait for the work and return its result. A signal such as Ctrl-C interrupts the wait.
+
+        Args:
+            timeout: seconds; None waits as long as it takes.
+
+        Raises:
+            Exception: what the work raised.
+            TimeoutError: the work was not done in time; it goes on.
+            concurrent.futures.CancelledError: the work was cancelled before it began.
+            RLCoreError: called by work of the same lane, which would wait for itself.
+        """
+        self._refuse_to_wait_for_itself()
+        try:
+            return self._inner.result(timeout)
+        finally:
+            self._note_that_somebody_asked()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the work and return its error, or None. Waits as `result` does."""
+        self._refuse_to_wait_for_itself()
+        try:
+            return self._inner.exception(timeout)
+        finally:
+            self._note_that_somebody_asked()
+
+    def done(self) -> bool:
+        """Whether the work ended, with a result, an error or a cancellation."""
+        return self._inner.done()
+
+    def cancel(self) -> bool:
+        """Cancel work that has not begun; False where it has. A cancelled micro-batch fails its optimiser step."""
+        return self._inner.cancel()
+
+    def begin(self) -> bool:
+        """For the worker: mark the work as begun; False where it was cancelled."""
+        return self._inner.set_running_or_notify_cancel()
+
+    def succeed(self, result: ResultT) -> None:
+        """For the worker: hand over the result."""
+        self._inner.set_result(result)
+
+    def fail(self, error: BaseException, failure: Failure) -> None:
+        """For the worker: hand over the error."""
+        self._failure = failure
+        self._inner.set_exception(error)
+
+    def _refuse_to_wait_for_itself(self) -> None:
+        if threading.current_thread() is self._worker and not self._inner.done():
+            raise RLCoreError(
+                "Found a wait for queued work inside work of the same lane, which would never end. "
+                "Call the model directly there, or wait in the code that queued it."
+            )
+
+    def _note_that_somebody_asked(self) -> None:
+        if self._failure is not None:
+            self._failure.asked = True

@@ -1,0 +1,147 @@
+"""Cheerful stories from a real pretrained model: real text, and VADER's sentiment as the reward signal.
+
+A row is the opening of a story and its continuation to the end of the second sentence. Preference pairs are two
+continuations that the pretrained model sampled; VADER prefers the more positive one. A reward model has to learn that taste
+from pairs, the policy learns from the reward model, and VADER itself is the checker. Maximising sentiment is easily hacked
+("happy happy happy"), so perplexity and distinct-n stand beside the gold measure.
+"""
+
+import gzip
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rlcore.configs import DemoDataConfig
+from rlcore.errors import ConfigError, DataError
+from rlcore.rollout import stream_seed
+from tasks.records.artifacts import write_rows
+
+OPENING_WORDS = (4, 8)
+SENTENCES = 2
+SAMPLED_TOKENS = 64
+SMALLEST_PREFERENCE = 0.1
+"""Pairs whose sentiments differ by less are no preference."""
+
+_SENTENCE_END = re.compile(r'[.!?]+["\u201d\']?(?=\s|$)')
+
+
+def generate(config: DemoDataConfig, folder: Path) -> None:
+    """Write demonstrations.jsonl, preferences.jsonl and prompts.jsonl to `folder`.
+
+    Args:
+        config: `source` is a folder with stories.jsonl.gz and rl_prompts.jsonl.gz; `model_name` samples the pairs.
+
+    Raises:
+        ConfigError: source or model_name is missing.
+        DataError: a file is missing, or too few pairs could be made.
+    """
+    if config.source is None or config.model_name is None:
+        raise ConfigError(
+            "demo_data: this data set needs `source` (folder of stories) and `model_name` (who samples the pairs)."
+        )
+    random = Random(f"{config.seed}/tinystories")
+    stories = [row["text"] for row in _read(Path(config.source) / "stories.jsonl.gz")]
+    pairs = [opening_and_continuation(story, random) for story in stories]
+    given = [row["prompt"] for row in _read(Path(config.source) / "rl_prompts.jsonl.gz")]
+    prompts = list(dict.fromkeys([*given, *(prompt for prompt, _ in pairs)]))
+    write_rows(
+        folder / "demonstrations.jsonl",
+        ({"prompt": prompt, "response": rest} for prompt, rest in pairs[: config.demonstrations] if rest.strip()),
+    )
+    write_rows(folder / "preferences.jsonl", _preferences(config, prompts))
+    write_rows(folder / "prompts.jsonl", ({"prompt": prompt} for prompt in prompts))
+
+
+def gold(row: Mapping[str, Any], response: str, finished: bool) -> Mapping[str, float]:
+    """VADER's compound sentiment of the continuation, from -1 to 1 (Hutto & Gilbert 2014)."""
+    return {"gold": sentiment(response)}
+
+
+@cache
+def _analyzer() -> Any:
+    try:
+        from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+    except ImportError:
+        raise ConfigError(
+            "This data set needs vaderSentiment. Install the extra: pip install -e '.[tinystories]'."
+        ) from None
+    return SentimentIntensityAnalyzer()
+
+
+def sentiment(text: str) -> float:
+    """Compound sentiment of a text, from -1 (all bad) to 1 (all good); 0 for an empty one."""
+    return float(_analyzer().polarity_scores(text)["compound"])
+
+
+def opening_and_continuation(story: str, random: Random) -> tuple[str, str]:
+    """The first 4 to 8 words of a story, and what follows to the end of its second sentence, the blank in front kept."""
+    words = [match.end() for match in re.finditer(r"\S+", story)]
+    border = words[min(random.randint(*OPENING_WORDS), len(words)) - 1]
+    return story[:border], first_sentences(story, SENTENCES)[border:]
+
+
+def first_sentences(text: str, count: int) -> str:
+    """The text up to the end of its count-th sentence; all of it where there are fewer."""
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    return text[: ends[count - 1]] if len(ends) >= count else text
+
+
+def _preferences(config: DemoDataConfig, prompts: Sequence[str]) -> Iterable[dict[str, Any]]:
+    """Pairs of sampled continuations, the more positive one chosen, until there are enough."""
+    made = 0
+    for attempt in range(MAX_ROUNDS):
+        for prompt, answers in zip(prompts, _sample_twice(config, prompts, attempt), strict=True):
+            better, worse = sorted(answers, key=sentiment, reverse=True)
+            if sentiment(better) - sentiment(worse) < SMALLEST_PREFERENCE or not worse.strip():
+                continue
+            yield {"prompt": prompt, "chosen": better, "rejected": worse}
+            made += 1
+            if made == config.preference_pairs:
+                return
+    raise DataError(
+        f"Made {made} preference pairs, expected {config.preference_pairs}. Lower demo_data.preference_pairs."
+    )
+
+
+MAX_ROUNDS = 40
+
+
+def _sample_twice(config: DemoDataConfig, prompts: Sequence[str], attempt: int) -> list[tuple[str, str]]:
+    """Two continuations of each prompt, cut after as many sentences as the demonstrations have."""
+    from rlcore.formatting import ChatFormat
+    from rlcore.sampling import SamplingParams, generate
+
+    model, tokenizer = _sampler(str(config.model_name))
+    chat = ChatFormat(tokenizer)
+    samples = generate(
+        model,
+        [chat.encode_prompt(prompt) for prompt in prompts for _ in range(2)],
+        SamplingParams(max_new_tokens=SAMPLED_TOKENS, temperature=1.0),
+        seeds=[stream_seed(config.seed, "pairs", attempt, row) for row in range(2 * len(prompts))],
+        end_ids=[chat.end_id],
+        pad_id=chat.pad_id,
+    )
+    texts = [
+        first_sentences(chat.decode_response(ids[mask].tolist()), SENTENCES)
+        for ids, mask in zip(samples.response_ids, samples.response_mask, strict=True)
+    ]
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+@cache
+def _sampler(model_name: str) -> tuple[Any, Any]:
+    from rlcore.models import load_causal_lm, load_tokenizer
+
+    return load_causal_lm(model_name).eval(), load_tokenizer(model_name)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+            return [json.loads(line) for line in file]
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file. Set demo_data.source to a folder that holds it.") from None

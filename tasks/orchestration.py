@@ -1,0 +1,284 @@
+"""Prefect's view of the stages: one named task for each, all recording into one pipeline run."""
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from mlflow.exceptions import MlflowException
+from prefect import Task, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.runtime import flow_run
+
+from rlcore.errors import RLCoreError
+from tasks.gate import GateReport, decide
+from tasks.progress import Checklist, watcher
+from tasks.records import artifacts, environment, tracking, versioning
+from tasks.records.parameters import Parameters, resolve, write_parameters
+from tasks.records.processes import held
+from tasks.records.trace import TraceFollower, last_values
+from tasks.records.tracking import RunLog, Tracker
+from tasks.records.versioning import StageFacts, StageFailed, Transient
+from tasks.register import register as register_version
+
+RETRIES = 2
+RETRY_DELAY_SECONDS = [2, 10]
+FLUSH_SECONDS = 2.0
+"""Time between two batches of metrics of a running stage."""
+
+logger = logging.getLogger(__name__)
+
+
+class PipelineRun:
+    """One run of the pipeline: its parameters, its record in MLflow, and who watches it.
+
+    A plain class on purpose: Prefect looks into dataclasses and mappings that it is handed.
+    """
+
+    def __init__(self, root: Path, parameters: Parameters, key: str, tracker: Tracker, watcher: Checklist):
+        self.root = root
+        self.parameters = parameters
+        self.key = key
+        self.tracker = tracker
+        self.watcher = watcher
+        self.forced: frozenset[str] = frozenset()
+        self.changes: tuple[str, ...] = ()
+        self.facts: dict[str, StageFacts] = {}
+        self.started = time.time()
+        self.log = tracker.open_run(key, "rlhf-pipeline")
+
+    @property
+    def generates_data(self) -> bool:
+        """Whether the data come from the stage demo_data, and not from a folder of the user's."""
+        return Path(self.parameters.validate.source) == artifacts.RAW
+
+    def bring_up_to_date(self, stage: str) -> StageFacts:
+        """Run a stage if DVC asks for it, and record it either way."""
+        log = self.tracker.open_run(f"{self.key}/{stage}", stage, self.log)
+        self.watcher.start(stage)
+        follower = StageFollower(self.root, stage, log, self.watcher)
+        status = "KILLED"
+        try:
+            log.params(self.parameters.of_stage(stage).model_dump(mode="json"))
+            with accelerator_slot(stage, self.watcher):
+                versioning.reproduce(
+                    stage,
+                    root=self.root,
+                    environment=os.environ,
+                    force=stage in self.forced,
+                    while_running=follower.look,
+                )
+            # A retry after a later fault must not train again.
+            self.forced -= {stage}
+            facts = self._record(stage, log)
+            status = "FINISHED"
+        except (RLCoreError, OSError, MlflowException) as error:
+            status = "FAILED"
+            self.watcher.finish(stage, "failed", str(error))
+            raise
+        finally:
+            follower.flush()
+            log.close(status)
+        self.facts[stage] = facts
+        self.watcher.finish(stage, "cached" if facts.cache_hit else "done")
+        return facts
+
+    def decide(self) -> GateReport:
+        """Judge the policy by what `evaluate` measured."""
+        self.watcher.start("gate")
+        measured = artifacts.read_json(self.root / artifacts.EVALUATE)
+        report = decide(self.parameters.gate, measured)
+        self.log.numbers(measured)
+        self.log.file(self.root / artifacts.EVALUATE)
+        self.log.file(self.root / artifacts.FIGURES, "figures")
+        self.log.numbers({"gate/passed": int(report.passed)})
+        self.log.tags({f"gate.{reason.rule}"[:250]: str(reason) for reason in report.reasons})
+        refusals = "; ".join(str(reason) for reason in report.refusals)
+        self.watcher.finish("gate", "done", "passed" if report.passed else f"refused: {refusals}")
+        return report
+
+    def register(self, report: GateReport) -> Any:
+        """Make the policy a version in the registry."""
+        self.watcher.start("register")
+        version = register_version(
+            self.parameters.register,
+            client=self.tracker.client,
+            run_id=self.log.run_id,
+            facts=self.facts,
+            gate=report,
+            key=self.key,
+        )
+        self.watcher.finish("register", "done", str(version))
+        return version
+
+    def summary(self, report: GateReport, version: Any) -> dict[str, Any]:
+        """What happened, as plain values."""
+        stage_seconds = sum(facts.seconds.get("wall", 0.0) for facts in self.facts.values())
+        seconds = time.time() - self.started
+        return {
+            "key": self.key,
+            "seconds": seconds,
+            "stage_seconds": stage_seconds,
+            "orchestration_seconds": seconds - stage_seconds,
+            "stages": {name: asdict(facts) for name, facts in self.facts.items()},
+            "evaluation": artifacts.read_json(self.root / artifacts.EVALUATE),
+            "gate": {"passed": report.passed, "reasons": [str(reason) for reason in report.reasons]},
+            "version": str(version),
+            "changed_parameters": list(self.changes),
+            "mlflow": {"uri": self.tracker.uri, "run_id": self.log.run_id, "page": self.tracker.run_url(self.log.run_id)},
+        }
+
+    def _record(self, stage: str, log: RunLog) -> StageFacts:
+        """Complete the stage's run from its outputs. The same after a cache hit as after training."""
+        facts = versioning.facts(stage, self.root)
+        trace = self.root / artifacts.TRACES[stage]
+        rows = artifacts.read_rows(trace)
+        self.watcher.report(stage, rows)
+        log.rows(rows)
+        log.inputs(facts)
+        log.tags({"cache_hit": str(facts.cache_hit).lower()})
+        log.tags({f"dvc.{path}.md5": md5 for path, md5 in (*facts.deps.items(), *facts.outs.items())})
+        log.file(trace)
+        if stage in artifacts.SAMPLES:
+            log.table(artifacts.read_rows(self.root / artifacts.SAMPLES[stage]), "samples.json")
+        for report in {"validate": [artifacts.VALIDATION], "evaluate": [artifacts.EVALUATE]}.get(stage, []):
+            log.file(self.root / report)
+        return replace(facts, metrics=last_values(rows))
+
+
+class StageFollower:
+    """Shows and logs what a stage process reports, while it runs."""
+
+    def __init__(self, root: Path, stage: str, log: RunLog, watcher: Checklist):
+        self._root = root
+        self._stage = stage
+        self._log = log
+        self._watcher = watcher
+        self._trace: TraceFollower | None = None
+        self._unlogged: list[dict[str, Any]] = []
+        self._flushed = time.monotonic()
+
+    def look(self) -> None:
+        """Take in what was reported since the last look."""
+        if self._trace is None:
+            running = self._root / artifacts.running_file(self._stage)
+            if not running.exists():
+                return
+            folder = running.parent / artifacts.read_json(running)["key"]
+            self._trace = TraceFollower(folder / "metrics.jsonl")
+        rows = self._trace.read()
+        self._watcher.report(self._stage, rows)
+        self._unlogged += rows
+        if time.monotonic() - self._flushed >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Log what was taken in. A tracking server that is away does not stop training: the trace is kept and logged later."""
+        self._flushed = time.monotonic()
+        try:
+            self._log.rows(self._unlogged)
+            self._unlogged = []
+        except MlflowException as error:
+            logger.warning("MLflow takes no metrics for now: %s", error)
+
+
+@contextmanager
+def pipeline_run(params_file: str | None, sets: Sequence[str], force: Sequence[str]) -> Iterator[PipelineRun]:
+    """Everything around the stages: lock, parameters, champion, the parent run in MLflow and its end.
+
+    Raises:
+        ConfigError: no checkout, or faulty parameters.
+    """
+    root = artifacts.find_root()
+    environment.apply(root)
+    checklist = watcher(get_run_logger().info)
+    with held(root / artifacts.STATE / "pipeline.lock", lambda owner: checklist.note(f"waiting for {owner}")):
+        resolution = resolve(root / artifacts.PARAMS, Path(params_file) if params_file else None, sets)
+        versioning.prepare(root)
+        write_parameters(root / artifacts.PARAMS, resolution.changes)
+        tracker = Tracker(root)
+        tracker.sweep()
+        versioning.place_champion(tracker.champion_md5(), root)
+        taken_up = None if force else tracking.take_up(root, resolution.values)
+        key = taken_up or str(flow_run.get_id() or f"{time.time():.0f}")
+        tracking.remember_unfinished(root, key, resolution.values)
+        run = PipelineRun(root, resolution.parameters, key, tracker, checklist)
+        run.forced = frozenset(force)
+        run.changes = tuple(str(change) for change in resolution.changes)
+        with _ending(run.log):
+            run.log.params(resolution.values)
+            run.log.file(root / artifacts.PARAMS)
+            run.log.text("".join(f"{name}=={version}\n" for name, version in tracking.versions().items()), "versions.txt")
+            yield run
+        tracking.forget_unfinished(root)
+
+
+@contextmanager
+def accelerator_slot(stage: str, watcher: Checklist) -> Iterator[None]:
+    """Hold this machine's accelerator for a stage that trains. Other checkouts of the user wait for it."""
+    if stage not in artifacts.TRAINED or not Path("/dev/nvidia0").exists():
+        yield
+        return
+    lock = Path(tempfile.gettempdir()) / f"rlhf-accelerator-{os.getuid()}.lock"
+    with held(lock, lambda owner: watcher.note(f"{stage} waits for the accelerator, which {owner} uses")):
+        yield
+
+
+def stage_task(stage: str) -> Task[..., StageFacts]:
+    """A Prefect task that brings one stage up to date.
+
+    Its arguments are the pipeline run and the facts of the stages before it, which draw the graph.
+    """
+
+    @task(
+        name=stage,
+        cache_policy=NO_CACHE,
+        retries=RETRIES,
+        retry_delay_seconds=RETRY_DELAY_SECONDS,
+        retry_condition_fn=is_transient,
+        tags=["gpu"] if stage in artifacts.TRAINED else [],
+    )
+    def run_stage(run: PipelineRun, *upstream: StageFacts) -> StageFacts:
+        return run.bring_up_to_date(stage)
+
+    return run_stage
+
+
+def is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether a failed stage may be tried again."""
+    return isinstance(state.result(raise_on_failure=False), Transient)
+
+
+demo_data, validate, sft, reward, policy, evaluate = (stage_task(stage) for stage in artifacts.STAGES)
+
+
+@task(name="gate", cache_policy=NO_CACHE)
+def gate(run: PipelineRun, evaluated: StageFacts) -> GateReport:
+    """Whether the policy may become the challenger."""
+    return run.decide()
+
+
+@task(name="register", cache_policy=NO_CACHE)
+def register(run: PipelineRun, report: GateReport) -> Any:
+    """The policy as a version in the registry; idempotent by the key of the pipeline run."""
+    return run.register(report)
+
+
+@contextmanager
+def _ending(log: RunLog) -> Iterator[None]:
+    """End a run with the status that the block earned."""
+    status = "KILLED"
+    try:
+        yield
+        status = "FINISHED"
+    except Exception:
+        status = "FAILED"
+        raise
+    finally:
+        log.close(status)

@@ -1,0 +1,279 @@
+"""What a stage process needs: its config, a trace, a place to resume from, and an honest end.
+
+    def train_policy(config: PPOConfig) -> None:
+        with stage("ppo", config) as run:
+            train = trainer_for("ppo", "own")
+            sinks = {"on_metrics": run.log, "on_samples": run.log_samples}
+            run.finish(train(config, data, POLICY_DIR, resume_dir=run.resume_dir, **sinks))
+
+    if __name__ == "__main__":
+        main(train_policy, PPOConfig)
+
+Importing this module loads neither torch nor any tool of orchestration.
+"""
+
+import argparse
+import errno
+import hashlib
+import inspect
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+from rlcore.configs import StageConfig
+from rlcore.errors import CheckpointError, ConfigError, DataError
+from rlcore.results import TrainResult
+from tasks.records import artifacts
+from tasks.records.parameters import SECTIONS, read_yaml, stage_config
+from tasks.records.trace import TOTAL_STEPS, SampleTrace, Trace, line
+
+DONE, FAILED, CONFIGURATION, TRANSIENT, CANCELLED = 0, 1, 2, 75, 143
+"""How a stage ends: as asked; by a fault of ours; by a setting or data; by something that may pass; by a signal."""
+
+Config = TypeVar("Config", bound=StageConfig)
+logger = logging.getLogger(__name__)
+
+_TRANSIENT_ERRNO = {
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ESTALE,
+    errno.ETIMEDOUT, errno.ENETUNREACH, errno.EHOSTUNREACH,
+}  # fmt: skip
+
+
+class Cancelled(BaseException):
+    """SIGTERM or SIGINT arrived. Not an Exception, so that no library swallows it."""
+
+
+class StageRun:
+    """One attempt of a stage, from opening to `finish`.
+
+    Attributes:
+        stage: name in `dvc.yaml`.
+        resume_dir: folder for the trainer's state. It survives a kill and is the same one as long as the stage's
+            settings, data and code stay the same.
+    """
+
+    def __init__(self, stage: str, directory: Path):
+        self.stage = stage
+        self.resume_dir = directory / "state"
+        self._finished = directory / "finished"
+        if self._finished.exists():
+            # A finished attempt is asked for again: its outputs were lost, or somebody wants it anew.
+            shutil.rmtree(directory)
+        self.resume_dir.mkdir(parents=True, exist_ok=True)
+        self._trace = Trace(directory / "metrics.jsonl")
+        self._samples = SampleTrace(directory / "samples.jsonl")
+        self._first_report = True
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one report to the trace; the `on_metrics` of a trainer.
+
+        After a resume the first report decides where training goes on: reports of its step and later steps, and samples
+        of later steps, that an earlier attempt wrote are dropped.
+        """
+        if self._first_report and set(metrics) != {TOTAL_STEPS}:
+            self._first_report = False
+            self._samples.cut_back(step)
+        self._trace.append(step, metrics)
+
+    def log_samples(self, step: int, rows: list[dict[str, Any]]) -> None:
+        """Keep the responses of one evaluation; the `on_samples` of a trainer. A step reported twice is kept once."""
+        self._samples.append(step, rows)
+
+    def cut_back(self, step: int) -> None:
+        """Drop the reports of `step` and later steps. For trainers that know before their first report."""
+        self._trace.cut_back(step)
+        self._samples.cut_back(step - 1)
+
+    def finish(self, result: TrainResult | None = None) -> None:
+        """Publish trace and samples as outputs of the stage and give up the state to resume from.
+
+        Args:
+            result: of a trainer; its best step and the metrics there end the trace, under the prefix `best/`.
+        """
+        trace = self._trace.text()
+        if result is not None:
+            best = {"best/step": result.best_step, **_prefixed("best/", result.best_metrics)}
+            trace += line(self._trace.last_step, best)
+        artifacts.write_text(artifacts.TRACES[self.stage], trace)
+        if self.stage in artifacts.SAMPLES:
+            artifacts.write_text(artifacts.SAMPLES[self.stage], self._samples.text())
+        self._finished.touch()
+        shutil.rmtree(self.resume_dir)
+
+
+@contextmanager
+def stage(section: str, config: StageConfig) -> Iterator[StageRun]:
+    """Open a stage: its scratch folder, keyed by its settings, data and code, and its trace.
+
+    Args:
+        section: of `params.yaml`.
+        config: what the stage runs with.
+    """
+    name = artifacts.stage_of(section)
+    key = stage_key(name, config)
+    home = artifacts.scratch(name)
+    _prune(home, key)
+    run = StageRun(name, home / key)
+    artifacts.write_json(artifacts.running_file(name), {"key": key, "pid": os.getpid()})
+    yield run
+
+
+def stage_key(name: str, config: StageConfig) -> str:
+    """Hash of a stage's config and of the content of its dependencies in `dvc.yaml`, 32 hexadecimal digits."""
+    dependencies = {path: artifacts.content_md5(Path(path)) for path in _dependencies(name)}
+    text = json.dumps({"config": config.model_dump(mode="json"), "deps": dependencies}, sort_keys=True)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def main(function: Callable[[Config], object], config_class: type[Config], section: str | None = None) -> NoReturn:
+    """Run a stage as a process: the only door. It ends with an exit code, repeated in the stage's `exit.json`.
+
+    Args:
+        function: the stage; gets its config from `params.yaml` of the working directory.
+        config_class: of that config.
+        section: of `params.yaml`; by default the one whose class is `config_class`.
+    """
+    section = section or next(name for name, known in SECTIONS.items() if known is config_class)
+    argparse.ArgumentParser(
+        prog=f"python -m tasks.{section}",
+        description=f"{inspect.getdoc(function)}\n\nSettings: section `{section}` of params.yaml. Usually run by DVC.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
+    name = artifacts.stage_of(section)
+    started = _process_start()
+    imported = time.time()
+    _raise_on_signals()
+    code, error = _run(function, name, section)
+    with suppress(OSError):
+        # Without this file the stage counts as killed, which is what a full disk amounts to.
+        artifacts.write_json(
+            artifacts.exit_file(name),
+            {
+                "exit_code": code,
+                "error": error,
+                "started": started,
+                "import_seconds": round(imported - started, 3),
+                "wall_seconds": round(time.time() - started, 3),
+                "cpu_seconds": round(time.process_time(), 3),
+            },
+        )
+    if error:
+        sys.stderr.write(f"{name}: {error}\n")
+    sys.exit(code)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code that tells a scheduler what to do about an error."""
+    if isinstance(error, Cancelled | KeyboardInterrupt):
+        return CANCELLED
+    if isinstance(error, ConfigError | DataError | CheckpointError):
+        return CONFIGURATION
+    if isinstance(error, MemoryError | ConnectionError | TimeoutError) or type(error).__name__ == "OutOfMemoryError":
+        return TRANSIENT
+    if isinstance(error, OSError):
+        return TRANSIENT if error.errno in _TRANSIENT_ERRNO else CONFIGURATION
+    return FAILED
+
+
+def _run(function: Callable[[Config], object], name: str, section: str) -> tuple[int, str | None]:
+    """Call the stage; its exit code and one line or more about what went wrong."""
+    try:
+        artifacts.exit_file(name).unlink(missing_ok=True)
+        _log_to(artifacts.log_file(name))
+        _limit_threads()
+        function(stage_config(section))
+    except Cancelled:
+        return CANCELLED, "interrupted; it goes on from its last checkpoint"
+    except Exception as error:
+        code = exit_code_of(error)
+        logger.exception("%s ended with exit code %d", name, code)
+        return code, _describe(error, code, artifacts.log_file(name))
+    return DONE, None
+
+
+def _describe(error: Exception, code: int, log: Path) -> str:
+    if code == FAILED:
+        return f"{type(error).__name__}: {_first_line(str(error))} The stack trace is in {log}."
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        advice = (
+            "Free some disk space; the next run goes on." if error.errno == errno.ENOSPC else "Check it and run again."
+        )
+        return f"{place}{error.strerror}. {advice}"
+    return str(error) or type(error).__name__
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0].rstrip(".") + "." if text.strip() else "no message."
+
+
+def _dependencies(name: str) -> list[str]:
+    """Paths of a stage's `deps` in `dvc.yaml`, `${section.key}` filled in from `params.yaml`."""
+    if not artifacts.PIPELINE.is_file():
+        return []
+    definition = read_yaml(artifacts.PIPELINE).get("stages", {}).get(name, {})
+    parameters = read_yaml(artifacts.PARAMS)
+
+    def value_of(match: re.Match[str]) -> str:
+        value: Any = parameters
+        for part in match[1].split("."):
+            value = value[part]
+        return str(value)
+
+    return [re.sub(r"\$\{([\w.]+)\}", value_of, path) for path in definition.get("deps", [])]
+
+
+def _prune(home: Path, key: str) -> None:
+    """Keep this attempt's folder and the newest one that was interrupted under other settings."""
+    others = [folder for folder in home.glob("*/") if folder.name != key]
+    others.sort(key=lambda folder: ((folder / "finished").exists(), -folder.stat().st_mtime))
+    for position, folder in enumerate(others):
+        if position > 0 or (folder / "finished").exists():
+            shutil.rmtree(folder)
+
+
+def _prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    return {prefix + name: value for name, value in metrics.items()}
+
+
+def _raise_on_signals() -> None:
+    def cancel(number: int, frame: FrameType | None) -> None:
+        # A second signal must not break into the clean-up that the first one set off.
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        raise Cancelled(signal.Signals(number).name)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, cancel)
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=path, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+
+
+def _limit_threads() -> None:
+    """One thread on small machines, where more cost time and the order of sums decides the numbers."""
+    if "OMP_NUM_THREADS" not in os.environ and (os.cpu_count() or 1) <= 4:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)
+
+
+def _process_start() -> float:
+    """When this process started, in seconds since 1970: imports happen before `main` is called."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age

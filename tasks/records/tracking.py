@@ -1,0 +1,242 @@
+"""MLflow: every run once, every point once.
+
+Only this module and the registration know MLflow. All calls go through `MlflowClient` with explicit run ids: the fluent
+interface keeps its active run for each thread apart. Import it late; it takes seconds.
+"""
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
+
+from rlcore.errors import RLCoreError
+from tasks.records import artifacts
+from tasks.records.environment import artifact_location
+from tasks.records.trace import RESERVED
+from tasks.records.versioning import StageFacts, commit_of
+
+EXPERIMENT = "rlhf-pipeline"
+POLICY_MODEL = "rlhf-policy"
+KEY_TAG = "pipeline.key"
+CHECKOUT_TAG = "pipeline.checkout"
+VALUE_LIMIT = 6000
+"""Longest parameter value that MLflow takes, in characters."""
+BATCH = 1000
+"""Most metrics of one request."""
+SHOWN_VERSIONS = ("torch", "transformers", "trl", "prefect", "mlflow", "dvc", "rlhf-pipeline")
+
+logger = logging.getLogger(__name__)
+
+
+class TrackingFailed(RLCoreError):
+    """MLflow did not take what must not be lost. The stages are done and cached; only their record is missing."""
+
+
+class Tracker:
+    """The experiment of the pipeline, at the tracking URI of the environment."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.uri = os.environ["MLFLOW_TRACKING_URI"]
+        self._owner = {CHECKOUT_TAG: f"{socket.gethostname()}:{root}"}
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+        try:
+            self.client = MlflowClient(self.uri)
+            self.experiment_id = self._experiment()
+        except MlflowException as error:
+            raise TrackingFailed(
+                f"MLflow at {self.uri} does not answer: {_first_line(error)} Start it, or unset MLFLOW_TRACKING_URI."
+            ) from None
+
+    def open_run(self, key: str, name: str, parent: "RunLog | None" = None) -> "RunLog":
+        """The run with this key: the one that exists, open again, or a new one.
+
+        Args:
+            key: tag `pipeline.key`.
+            name: shown in the UI.
+            parent: the run it is nested in.
+        """
+        found = self._search(f"tags.`{KEY_TAG}` = '{key}'")
+        if found:
+            self.client.update_run(found[0].info.run_id, status="RUNNING")
+            run = found[0]
+        else:
+            tags = {KEY_TAG: key, **self._owner, **_provenance(self.root)}
+            if parent is not None:
+                tags["mlflow.parentRunId"] = parent.run_id
+            run = self.client.create_run(self.experiment_id, tags=tags, run_name=name)
+        attempts = int(run.data.tags.get("pipeline.attempts", 0)) + 1
+        self.client.set_tag(run.info.run_id, "pipeline.attempts", str(attempts))
+        return RunLog(self.client, run)
+
+    def sweep(self) -> list[str]:
+        """End the runs that a killed pipeline of this checkout left open; their ids. Call it with the lock held."""
+        owner = self._owner[CHECKOUT_TAG].replace("'", "")
+        stale = self._search(f"attributes.status = 'RUNNING' and tags.`{CHECKOUT_TAG}` = '{owner}'")
+        for run in stale:
+            self.client.set_terminated(run.info.run_id, status="KILLED")
+        return [run.info.run_id for run in stale]
+
+    def champion_md5(self) -> str | None:
+        """The DVC md5 of the champion's checkpoint; None while there is no champion."""
+        try:
+            version = self.client.get_model_version_by_alias(POLICY_MODEL, "champion")
+        except MlflowException as error:
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
+        return version.tags.get(f"dvc.{artifacts.POLICY_DIR}.md5")
+
+    def run_url(self, run_id: str) -> str:
+        """Where a run is shown, below the address of the MLflow UI."""
+        return f"#/experiments/{self.experiment_id}/runs/{run_id}"
+
+    def _experiment(self) -> str:
+        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        if experiment is not None:
+            return experiment.experiment_id
+        return self.client.create_experiment(EXPERIMENT, artifact_location(self.root, self.uri))
+
+    def _search(self, condition: str) -> list[Run]:
+        return list(self.client.search_runs([self.experiment_id], condition, order_by=["attributes.start_time ASC"]))
+
+
+class RunLog:
+    """What is logged to one run. Whatever is logged twice is stored once."""
+
+    def __init__(self, client: MlflowClient, run: Run):
+        self.run_id: str = run.info.run_id
+        self._client = client
+        self._params = dict(run.data.params)
+        self._seen = {
+            (name, point.step) for name in run.data.metrics for point in client.get_metric_history(self.run_id, name)
+        }
+
+    def rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Log rows of a trace. A metric that has a value at a step keeps it: a resumed trainer repeats itself."""
+        points = []
+        for row in rows:
+            for name, value in row.items():
+                if name not in RESERVED and (name, row["step"]) not in self._seen:
+                    self._seen.add((name, row["step"]))
+                    points.append(Metric(name, value, int(row["time"] * 1000), row["step"]))
+        for start in range(0, len(points), BATCH):
+            try:
+                self._client.log_batch(self.run_id, metrics=points[start : start + BATCH])
+            except MlflowException:
+                self._seen -= {(point.key, point.step) for point in points[start:]}
+                raise
+
+    def numbers(self, values: Mapping[str, Any]) -> None:
+        """Log the numbers of a mapping as metrics of step 0; what is not a number is left out."""
+        numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
+        self.rows([{"step": 0, "time": time.time(), **numbers}])
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Log settings, nested ones with dotted names. A setting that differs from an earlier attempt becomes a tag."""
+        flat = flatten(values)
+        new = [Param(name, value) for name, value in flat.items() if name not in self._params]
+        for start in range(0, len(new), 100):
+            self._client.log_batch(self.run_id, params=new[start : start + 100])
+        self.tags({f"resumed.{name}": value for name, value in flat.items() if self._params.get(name, value) != value})
+        self._params = {**flat, **self._params}
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags."""
+        self._client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+
+    def inputs(self, facts: StageFacts) -> None:
+        """Log the data sets a stage read, with DVC's md5 as digest."""
+        context = "evaluation" if facts.stage == "evaluate" else "training"
+        data = {path: md5 for path, md5 in facts.deps.items() if Path(path).is_relative_to(artifacts.DATA)}
+        datasets = [
+            DatasetInput(
+                Dataset(name=path, digest=md5, source_type="local", source=json.dumps({"uri": path})),
+                tags=[InputTag("mlflow.data.context", context), InputTag("dvc.md5", md5)],
+            )
+            for path, md5 in data.items()
+        ]
+        if datasets:
+            self._client.log_inputs(self.run_id, datasets=datasets)
+
+    def file(self, path: Path, folder: str | None = None) -> None:
+        """Keep a copy of a file or of a folder's content, where it exists."""
+        if path.is_dir():
+            self._client.log_artifacts(self.run_id, str(path), folder)
+        elif path.is_file():
+            self._client.log_artifact(self.run_id, str(path), folder)
+
+    def text(self, text: str, name: str) -> None:
+        """Keep a text as a file."""
+        self._client.log_text(self.run_id, text, name)
+
+    def table(self, rows: Sequence[Mapping[str, Any]], name: str) -> None:
+        """Keep rows as a table that the UI shows."""
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        content = {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}
+        self.text(json.dumps(content, ensure_ascii=False), name)
+        self.tags({"mlflow.loggedArtifacts": json.dumps([{"path": name, "type": "table"}])})
+
+    def close(self, status: str) -> None:
+        """End the run as FINISHED, FAILED or KILLED."""
+        self._client.set_terminated(self.run_id, status=status)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as dotted names and text, cut to what MLflow takes."""
+    flat = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = (value if isinstance(value, str) else json.dumps(value))[:VALUE_LIMIT]
+    return flat
+
+
+def versions() -> dict[str, str]:
+    """Every installed distribution with its version, sorted by name."""
+    found = {distribution.name: distribution.version for distribution in metadata.distributions()}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def take_up(root: Path, settings: Mapping[str, Any]) -> str | None:
+    """The key of the pipeline run that was interrupted with these settings; None where there is none."""
+    try:
+        note = json.loads(_unfinished(root).read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return note["key"] if note["settings"] == settings else None
+
+
+def remember_unfinished(root: Path, key: str, settings: Mapping[str, Any]) -> None:
+    """Note the pipeline run that starts, so that the next one takes it up if this one is interrupted."""
+    artifacts.write_json(_unfinished(root), {"key": key, "settings": settings})
+
+
+def forget_unfinished(root: Path) -> None:
+    """The pipeline run is over."""
+    _unfinished(root).unlink(missing_ok=True)
+
+
+def _unfinished(root: Path) -> Path:
+    return root / artifacts.STATE / "unfinished.json"
+
+
+def _provenance(root: Path) -> dict[str, str]:
+    installed = versions()
+    tags = {f"version.{name}": installed[name] for name in SHOWN_VERSIONS if name in installed}
+    commit = commit_of(root)
+    return {**tags, **({"mlflow.source.git.commit": commit} if commit else {}), "mlflow.source.type": "JOB"}
+
+
+def _first_line(error: MlflowException) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,293 @@
+"""DVC: brings a stage up to date in a process group of its own, says what went in and out, brings versions back.
+
+Only this module knows DVC. It is imported late, because it is needed by few calls.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import DataError, RLCoreError
+from tasks.records import artifacts
+from tasks.records.parameters import read_yaml
+from tasks.records.processes import end_group, run_group, start_ticks
+from tasks.records.stage import CONFIGURATION, DONE, FAILED, TRANSIENT
+
+LOCK_FILE = Path("dvc.lock")
+_LEFTOVER = artifacts.STATE / "running-group.json"
+_LOG_LIMIT = 1 << 20
+_KILLED = (-9, 137)
+
+
+class StageFailed(RLCoreError):
+    """A stage ended in a way that a repetition would not mend.
+
+    Attributes:
+        exit_code: of the stage's process.
+    """
+
+    def __init__(self, message: str, exit_code: int = FAILED):
+        super().__init__(message, exit_code)
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Transient(StageFailed):
+    """A stage was killed, or ended by something that may pass: it can be tried again and goes on where it was."""
+
+    def __init__(self, message: str, exit_code: int = TRANSIENT):
+        super().__init__(message, exit_code)
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    """What a stage of one pipeline run used and made.
+
+    Attributes:
+        stage: name in `dvc.yaml`.
+        deps, outs: path to md5, as in `dvc.lock`; a folder's md5 ends with `.dir`.
+        cache_hit: DVC had the outputs already and no process of the stage ran.
+        seconds: `wall`, `cpu` and `import` seconds of the stage's process; empty after a cache hit.
+        metrics: the last value of each metric of the trace.
+    """
+
+    stage: str
+    deps: dict[str, str]
+    outs: dict[str, str]
+    cache_hit: bool
+    seconds: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def prepare(root: Path) -> None:
+    """Make a checkout ready: DVC works without git where there is none, and a killed run's leftover processes end.
+
+    Call it with the pipeline's lock held.
+    """
+    _end_leftover(root)
+    local = root / ".dvc" / "config.local"
+    git = (
+        subprocess.run(["git", "rev-parse", "--git-dir"], cwd=root, capture_output=True, check=False)
+        if (shutil.which("git"))
+        else None
+    )
+    no_git = git is None or git.returncode != 0
+    text = local.read_text(encoding="utf-8") if local.exists() else ""
+    without = re.sub(r"^\[core\]\n\s*no_scm = true\n", "", text, flags=re.MULTILINE)
+    wanted = ("[core]\n    no_scm = true\n" if no_git else "") + without
+    if wanted != text:
+        artifacts.write_text(local, wanted)
+
+
+def reproduce(
+    stage: str,
+    *,
+    root: Path,
+    environment: Mapping[str, str],
+    force: bool = False,
+    while_running: Callable[[], None] = lambda: None,
+) -> None:
+    """Bring one stage up to date: exactly `dvc repro --single-item <stage>`. Its output goes to the stage's log file.
+
+    Args:
+        environment: of the process.
+        force: run the stage although nothing changed, from the beginning.
+        while_running: called every fifth of a second.
+
+    Raises:
+        Transient: the stage was killed or met something that may pass.
+        StageFailed: anything else.
+    """
+    log = root / artifacts.log_file(stage)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if force:
+        shutil.rmtree(root / artifacts.scratch(stage), ignore_errors=True)
+    for stale in (artifacts.exit_file(stage), artifacts.running_file(stage)):
+        (root / stale).unlink(missing_ok=True)
+    if log.exists() and log.stat().st_size > _LOG_LIMIT:
+        log.unlink()
+    command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), stage]
+    with log.open("ab") as output:
+        begin = output.tell()
+        try:
+            status = run_group(
+                command,
+                cwd=root,
+                environment=_environment(environment),
+                output=output,
+                on_start=lambda group: _remember(root, group),
+                while_running=while_running,
+            )
+        finally:
+            (root / _LEFTOVER).unlink(missing_ok=True)
+    if status != DONE:
+        said = log.read_bytes()[begin:].decode("utf-8", errors="replace")
+        raise _failure(stage, said, _exit_note(root, stage))
+
+
+def facts(stage: str, root: Path) -> StageFacts:
+    """What `dvc.lock` and the stage's process say about the last reproduction.
+
+    Raises:
+        DataError: `dvc.lock` does not know the stage.
+    """
+    locked = read_yaml(root / LOCK_FILE).get("stages", {}).get(stage)
+    if locked is None:
+        raise DataError(f"{LOCK_FILE}: no stage {stage!r}. Run the pipeline, or `dvc repro {stage}`.")
+    note = _exit_note(root, stage)
+    seconds = {name: note[f"{name}_seconds"] for name in ("wall", "cpu", "import")} if note else {}
+    deps, outs = ({entry["path"]: entry["md5"] for entry in locked.get(kind, [])} for kind in ("deps", "outs"))
+    return StageFacts(stage, deps, outs, cache_hit=note is None, seconds=seconds)
+
+
+def materialise(md5: str, path: Path, root: Path) -> None:
+    """Put a version of a file or folder at a path, from the cache or else from the remote.
+
+    Args:
+        md5: as in `dvc.lock`.
+        path: relative to the checkout; what lies there is replaced.
+
+    Raises:
+        DataError: neither cache nor remote has the version.
+    """
+    target = root / path
+    if target.exists() and artifacts.content_md5(target) == md5:
+        return
+    cache = _cache_with(md5, root)
+    partial = target.with_name(f"{target.name}.partial")
+    _remove(partial)
+    for name, member in _members(cache, md5):
+        source = _cached(cache, member)
+        if not source.is_file():
+            raise DataError(f"Version {md5} of {path} is incomplete: neither cache nor remote has {name or member}.")
+        (partial / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, partial / name if name else partial)
+    if artifacts.content_md5(partial) != md5:
+        _remove(partial)
+        raise DataError(f"Version {md5} of {path} is damaged in the DVC cache. Run `dvc pull`, or train it again.")
+    _remove(target)
+    partial.replace(target)
+
+
+def place_champion(md5: str | None, root: Path) -> None:
+    """Put the champion's checkpoint where `evaluate` looks for it, or a marker that there is none."""
+    if md5 is not None:
+        materialise(md5, artifacts.CHAMPION_DIR, root)
+    elif not (root / artifacts.NO_CHAMPION).exists():
+        _remove(root / artifacts.CHAMPION_DIR)
+        artifacts.write_text(root / artifacts.NO_CHAMPION, "")
+
+
+def uncommitted(root: Path) -> list[str]:
+    """Which of `dvc.lock` and `params.yaml` git shows as changed or new; empty without git."""
+    names = [str(LOCK_FILE), str(artifacts.PARAMS)]
+    said = _git(root, "status", "--porcelain", "--", *names)
+    return [line[3:] for line in said.splitlines()]
+
+
+def commit_of(root: Path) -> str | None:
+    """The commit that is checked out; None without git or before the first commit."""
+    return _git(root, "rev-parse", "--verify", "--quiet", "HEAD").strip() or None
+
+
+def _git(root: Path, *arguments: str) -> str:
+    if shutil.which("git") is None:
+        return ""
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """`cmd: python ...` in `dvc.yaml` must find the interpreter that runs the pipeline."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    return {**environment, "PATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def _exit_note(root: Path, stage: str) -> dict[str, Any] | None:
+    try:
+        return json.loads((root / artifacts.exit_file(stage)).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def _failure(stage: str, said: str, note: Mapping[str, Any] | None) -> StageFailed:
+    """What a failed reproduction means: by the stage's own note, else by what DVC printed."""
+    log = artifacts.log_file(stage)
+    if note is not None and note["exit_code"] != DONE:
+        kind = Transient if note["exit_code"] == TRANSIENT else StageFailed
+        return kind(f"{stage}: {note['error']}", note["exit_code"])
+    errors = re.findall(r"^ERROR: (.*)", said, flags=re.MULTILINE)
+    reason = errors[0] if errors else (said.strip().splitlines() or ["no output"])[-1]
+    status = re.search(r"exited with (-?\d+)", reason)
+    if status is None and ("No space left" in said or "lock" in reason.lower() or " is busy" in reason):
+        return Transient(f"{stage}: DVC says: {reason}")
+    if status is None:
+        return StageFailed(f"{stage}: DVC says: {reason} More in {log}.", CONFIGURATION)
+    if int(status[1]) in _KILLED:
+        return Transient(f"{stage}: its process was killed, perhaps for want of memory. See {log}.")
+    last = next((line for line in reversed(said.splitlines()) if re.match(r"\w*(Error|Exception)\b", line)), "")
+    return StageFailed(f"{stage}: could not start. {last} The stack trace is in {log}.".replace("  ", " "))
+
+
+def _remember(root: Path, group: int) -> None:
+    artifacts.write_json(root / _LEFTOVER, {"group": group, "start_ticks": start_ticks(group)})
+
+
+def _end_leftover(root: Path) -> None:
+    """A flow that was killed outright leaves its stage running: end it, or two would write the same outputs."""
+    try:
+        note = json.loads((root / _LEFTOVER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    if start_ticks(note["group"]) in (note["start_ticks"], None):
+        # The leader may be gone while its children live on; the kernel gives its id to nobody until they are gone too.
+        end_group(note["group"])
+    (root / _LEFTOVER).unlink(missing_ok=True)
+
+
+def _cache_with(md5: str, root: Path) -> Path:
+    """The folder of the cache, after bringing the version from the remote if need be."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    with Repo(str(root)) as repo:
+        cache = Path(repo.cache.local.path)
+        if not _cached(cache, md5).is_file():
+            try:
+                repo.cloud.pull([HashInfo("md5", md5)])
+            except DvcException as error:
+                raise DataError(f"Version {md5} is not in the DVC cache, and the remote failed: {error}.") from None
+    if not _cached(cache, md5).is_file():
+        raise DataError(f"Version {md5} is neither in the DVC cache nor in the remote. Push it where it was made.")
+    return cache
+
+
+def _cached(cache: Path, md5: str) -> Path:
+    return cache / md5[:2] / md5[2:]
+
+
+def _members(cache: Path, md5: str) -> list[tuple[str, str]]:
+    """Relative name and md5 of each file of a version; a single file has no name."""
+    if not md5.endswith(".dir"):
+        return [("", md5)]
+    entries = json.loads(_cached(cache, md5).read_text(encoding="utf-8"))
+    members = [(entry["relpath"], entry["md5"]) for entry in entries]
+    for name, _ in members:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise DataError(f"Version {md5} names the file {name!r}, which lies outside its folder. Do not use it.")
+    return members
+
+
+def _remove(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

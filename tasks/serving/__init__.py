@@ -1,0 +1,1 @@
+"""What answers requests with a registered policy."""

@@ -1,0 +1,81 @@
+"""Supervised fine-tuning: only response tokens are targets, and a resumed run ends where the uninterrupted one does."""
+
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+
+from rlcore.configs import ScratchModelConfig, SFTConfig
+from rlcore.errors import DataError
+from rlcore.formatting import ChatFormat
+from rlcore.models import load_causal_lm, load_tokenizer
+from rlcore.trl_trainers import sft
+from tests.support.tiny import tiny_tokenizer
+
+SCRATCH = ScratchModelConfig(vocab_size=300, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+CONFIG = SFTConfig(
+    scratch=SCRATCH, max_steps=6, batch_size=4, learning_rate=1e-2, warmup_steps=2, save_steps=3, logging_steps=1
+)
+ROWS = [{"prompt": f"What is {a} plus 2?", "response": f"The answer is {a + 2}."} for a in range(8)]
+DATA = datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS))
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_causal_lm(folder).state_dict()
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
+    traces: dict[str, list] = {"whole": [], "resumed": []}
+    sft.train(CONFIG, DATA, tmp_path / "whole", resume_dir=tmp_path / "a", on_metrics=lambda *row: traces["whole"].append(row))
+
+    def stop_after_four(step: int, metrics: dict[str, float]) -> None:
+        if step == 4:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        sft.train(CONFIG, DATA, tmp_path / "resumed", resume_dir=tmp_path / "b", on_metrics=stop_after_four)
+    assert not (tmp_path / "resumed").exists()
+    sft.train(
+        CONFIG, DATA, tmp_path / "resumed", resume_dir=tmp_path / "b", on_metrics=lambda *row: traces["resumed"].append(row)
+    )
+    whole, resumed = weights_of(tmp_path / "whole"), weights_of(tmp_path / "resumed")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert [row for row in traces["whole"] if row[0] > 3] == [row for row in traces["resumed"] if row[0] > 3]
+
+
+def test_a_half_written_checkpoint_is_not_resumed_from(tmp_path: Path):
+    half = tmp_path / "b" / "checkpoint-3"
+    half.mkdir(parents=True)
+    (half / "trainer_state.json").write_text("{")
+    steps = []
+    sft.train(CONFIG, DATA, tmp_path / "model", resume_dir=tmp_path / "b", on_metrics=lambda step, _: steps.append(step))
+    assert steps[:3] == [0, 1, 2]
+
+
+def test_the_loss_counts_the_response_and_nothing_of_the_prompt():
+    chat = ChatFormat(tiny_tokenizer())
+    (row,) = sft._tokenise(datasets.Dataset.from_list(ROWS[:1]), chat, max_length=64)
+    targets = [token for token in row["labels"] if token != -100]
+    assert targets == [*chat.encode_response("The answer is 2."), chat.end_id]
+    assert row["input_ids"][: len(row["labels"]) - len(targets)] == chat.encode_prompt("What is 0 plus 2?")
+
+
+def test_no_demonstration_is_an_error_and_writes_nothing(tmp_path: Path):
+    empty = datasets.DatasetDict(train=datasets.Dataset.from_dict({"prompt": [], "response": []}))
+    with pytest.raises(DataError, match="0 demonstrations"):
+        sft.train(CONFIG, empty, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_zero_steps_publish_the_model_as_it_is(tmp_path: Path):
+    sft.train(CONFIG, DATA, tmp_path / "start")
+    unchanged = SFTConfig(model_name=str(tmp_path / "start"), max_steps=0)
+    sft.train(unchanged, DATA, tmp_path / "copy")
+    start, copy = weights_of(tmp_path / "start"), weights_of(tmp_path / "copy")
+    assert all(torch.equal(start[name], copy[name]) for name in start)
+    assert load_tokenizer(tmp_path / "copy").chat_template == load_tokenizer(tmp_path / "start").chat_template

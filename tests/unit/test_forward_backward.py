@@ -1,0 +1,513 @@
+"""The lane: order, failures, skipped steps, modes, and what it says when it is used wrongly."""
+
+import concurrent.futures
+import gc
+import logging
+import math
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import peft
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rlcore.errors import ConfigError, DataError, RLCoreError
+from rlcore.forward_backward import AsyncTrainingClient, ForwardBackwardPipeline
+from rlcore.forward_backward.token_losses import token_rows, token_scores
+
+CPU = torch.device("cpu")
+
+
+class OneNumber(nn.Module):
+    """A model whose only parameter is a vector that starts at 0."""
+
+    def __init__(self, size: int = 1):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size))
+        self.dropout = nn.Dropout(0.5)
+
+
+class UniformModel(nn.Module):
+    """Every token of V equally likely. Takes tokens as a language model does."""
+
+    def __init__(self, vocab_size: int):
+        super().__init__()
+        self.logit = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> dict[str, Tensor]:
+        return {"logits": self.logit.expand(*input_ids.shape, -1)}
+
+
+class PositionModel(nn.Module):
+    """Logits that depend on token and absolute position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.tokens = nn.Parameter(torch.randn(8, 8, generator=generator))
+        self.positions = nn.Parameter(torch.randn(16, 8, generator=generator))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None):
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1]).expand(input_ids.shape)
+        return {"logits": self.tokens[input_ids] + self.positions[position_ids]}
+
+
+@pytest.fixture
+def client() -> Iterator[AsyncTrainingClient]:
+    with AsyncTrainingClient(OneNumber()) as client:
+        yield client
+
+
+def sgd(client: AsyncTrainingClient | ForwardBackwardPipeline, learning_rate: float = 1.0) -> torch.optim.SGD:
+    return torch.optim.SGD(client.model.parameters(), lr=learning_rate)
+
+
+def slope(value: float) -> Callable[[OneNumber], tuple[Tensor, dict[str, float]]]:
+    """A loss whose gradient is `value`."""
+    return lambda model: (value * model.weight.sum(), {"slope": value})
+
+
+def broken(model: nn.Module) -> tuple[Tensor, dict[str, float]]:
+    raise DataError("row 7 has no tokens")
+
+
+# Order and futures.
+
+
+def test_queued_order_is_executed_order(client):
+    seen: list[int] = []
+    for number in range(50):
+        client.evaluate(lambda model, number=number: seen.append(number))
+    client.shutdown()
+    assert seen == list(range(50))
+
+
+def test_an_evaluation_sees_the_steps_queued_before_it_and_no_later_one(client):
+    weights = []
+    for _ in range(3):
+        weights.append(client.evaluate(lambda model: model.weight.item()))
+        client.backward(slope(0.5))
+        client.optim_step(sgd(client))
+    assert [weight.result() for weight in weights] == [0.0, -0.5, -1.0]
+
+
+def test_execution_time_is_that_of_the_work_and_not_of_the_wait(client):
+    def slow(model: OneNumber) -> tuple[Tensor, dict[str, float]]:
+        time.sleep(0.02)
+        return model.weight.sum(), {}
+
+    future = client.backward(slow)
+    client.evaluate(lambda model: time.sleep(0.2)).result()
+    assert 0.02 <= future.result().metrics["execution_time"] < 0.2
+
+
+def test_a_timeout_leaves_the_work_alone(client):
+    gate = threading.Event()
+    future = client.evaluate(lambda model: gate.wait())
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0.01)
+    assert not future.done()
+    gate.set()
+    assert future.result() is True
+    assert future.done()
+
+
+def test_ctrl_c_ends_the_wait_and_the_client_goes_on(client):
+    gate = threading.Event()
+    future = client.evaluate(lambda model: gate.wait())
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        future.result()
+    gate.set()
+    assert future.result() is True
+
+
+def test_waiting_for_the_own_lane_inside_its_work_is_an_error(client):
+    inner = client.evaluate(lambda model: client.evaluate(lambda model: 1).result())
+    with pytest.raises(RLCoreError, match="would never end"):
+        inner.result(timeout=10)
+
+
+def test_work_has_the_callers_number_of_threads(client):
+    before = torch.get_num_threads()
+    try:
+        for number in (before + 1, before):
+            torch.set_num_threads(number)
+            assert client.evaluate(lambda model: torch.get_num_threads()).result() == number
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_gradients_are_on_in_the_work_whatever_the_caller_does(client):
+    with torch.no_grad():
+        output = client.backward(slope(2.0)).result()
+    assert output.metrics["slope"] == 2.0
+    assert client.model.weight.grad.item() == 2.0
+
+
+# Steps.
+
+
+def test_grad_norm_is_measured_before_clipping_and_the_rate_is_the_one_used():
+    # gradient (3, 4) has norm 5; clipped to 1 it is (0.6, 0.8)
+    with AsyncTrainingClient(OneNumber(2)) as client:
+        optimizer = sgd(client, 0.5)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.1)
+        client.backward(lambda model: (model.weight @ torch.tensor([3.0, 4.0]), {}))
+        output = client.optim_step(optimizer, scheduler, max_grad_norm=1.0).result()
+        assert (output.step, output.learning_rate, output.grad_norm) == (1, 0.5, 5.0)
+        torch.testing.assert_close(client.model.weight.data, -0.5 * torch.tensor([0.6, 0.8]))
+        assert scheduler.get_last_lr() == [pytest.approx(0.05)]
+        assert client.model.weight.grad is None
+
+
+def test_a_step_without_micro_batches_is_skipped(client):
+    output = client.optim_step(sgd(client)).result()
+    assert (output.step, output.metrics["skipped"]) == (0, 1.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_non_finite_number_costs_the_whole_window_and_nothing_else(client, value):
+    optimizer = sgd(client)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.1)
+    for gradient in (1.0, value, 1.0):
+        client.backward(slope(gradient))
+    output = client.optim_step(optimizer, scheduler).result()
+    assert output.step == 0
+    assert (output.metrics["skipped"], output.metrics["non_finite"]) == (1.0, 1.0)
+    assert (client.model.weight.item(), client.model.weight.grad) == (0.0, None)
+    assert scheduler.get_last_lr() == [1.0]
+    client.backward(slope(0.5))
+    assert client.optim_step(optimizer, max_grad_norm=None).result().step == 1
+    assert client.model.weight.item() == -0.5
+
+
+def test_a_non_finite_loss_with_finite_gradient_is_skipped_too(client):
+    client.backward(lambda model: (model.weight.sum() + math.inf, {}))
+    output = client.optim_step(sgd(client)).result()
+    assert output.grad_norm == 1.0
+    assert output.metrics["non_finite"] == 1.0
+
+
+def test_means_step_when_the_window_is_full():
+    with ForwardBackwardPipeline(UniformModel(4), gradient_accumulation_steps=3) as pipeline:
+        optimizer = sgd(pipeline)
+        outputs = []
+        for _ in range(6):
+            pipeline.forward_backward(torch.tensor([[0, 1]]))
+            outputs.append(pipeline.optim_step(optimizer))
+        results = [output.result() for output in outputs]
+        assert [result.step for result in results] == [0, 0, 1, 1, 1, 2]
+        assert [result.metrics.get("skipped", 0.0) for result in results] == [1.0, 1.0, 0.0] * 2
+
+
+def test_two_kinds_of_loss_in_one_window_are_refused():
+    with AsyncTrainingClient(UniformModel(4), gradient_accumulation_steps=2) as client:
+        client.forward_backward({"input_ids": torch.tensor([[0, 1]])})
+        with pytest.raises(ConfigError, match="has no meaning"):
+            client.backward(lambda model: (model.logit.sum(), {})).result()
+
+
+def test_an_optimizer_of_another_model_is_refused(client):
+    client.backward(slope(1.0))
+    with pytest.raises(ConfigError, match="no gradient on any parameter"):
+        client.optim_step(torch.optim.SGD(OneNumber().parameters(), lr=1.0)).result()
+
+
+# Failures.
+
+
+def test_a_failed_micro_batch_blocks_its_step_and_no_later_one(client):
+    optimizer = sgd(client)
+    client.backward(slope(1.0))
+    client.backward(broken)
+    third = client.backward(slope(1.0))
+    step = client.optim_step(optimizer)
+    with pytest.raises(DataError, match=r"Micro-batch 1 \(counted from 0\).*row 7") as caught:
+        step.result()
+    assert str(caught.value.__cause__) == "row 7 has no tokens"
+    assert isinstance(third.exception(), DataError)
+    assert (client.model.weight.item(), client.model.weight.grad) == (0.0, None)
+    client.backward(slope(0.5))
+    assert client.optim_step(optimizer).result().step == 1
+    assert client.model.weight.item() == -0.5
+
+
+def test_an_error_of_another_library_arrives_as_ours_with_its_cause(client):
+    client.backward(lambda model: (torch.ones(2, 3) @ model.weight, {}))
+    step = client.optim_step(sgd(client))
+    error = step.exception()
+    assert type(error) is RLCoreError
+    assert type(error.__cause__) is RuntimeError
+
+
+def test_evaluation_goes_on_in_a_failed_window(client):
+    client.backward(broken)
+    assert client.evaluate(lambda model: model.weight.item()).result() == 0.0
+
+
+def test_a_cancelled_micro_batch_fails_its_step(client):
+    gate = threading.Event()
+    client.evaluate(lambda model: gate.wait())
+    client.backward(slope(1.0))
+    cancelled = client.backward(slope(1.0))
+    step = client.optim_step(sgd(client))
+    assert cancelled.cancel()
+    gate.set()
+    with pytest.raises(RLCoreError, match="Micro-batch 1.*CancelledError"):
+        step.result()
+    with pytest.raises(concurrent.futures.CancelledError):
+        cancelled.result()
+    assert client.model.weight.item() == 0.0
+
+
+def test_a_cancelled_step_takes_its_window_with_it(client):
+    gate = threading.Event()
+    client.evaluate(lambda model: gate.wait())
+    client.backward(slope(1.0))
+    assert client.optim_step(sgd(client)).cancel()
+    client.backward(slope(0.5))
+    step = client.optim_step(sgd(client))
+    gate.set()
+    assert step.result().grad_norm == 0.5
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "message"),
+    [
+        (lambda model: (model.weight, {}), r"a tensor of shape \[1\]"),
+        (lambda model: (1.0, {}), "float as loss"),
+        (lambda model: (model.weight.detach().sum(), {}), "without gradient"),
+        (lambda model: model.weight.sum(), "Tensor from the loss function"),
+        (lambda model: (model.weight.sum(), {"x": torch.zeros(2)}), r"Metric 'x': found shape \[2\]"),
+    ],
+)
+def test_a_wrong_answer_of_the_loss_function_is_a_data_error(client, loss_fn, message):
+    with pytest.raises(DataError, match=message):
+        client.backward(loss_fn).result()
+
+
+def test_shutdown_ends_a_client_for_good_and_may_be_repeated(client):
+    client.shutdown()
+    client.shutdown()
+    with pytest.raises(RLCoreError, match="after shutdown"):
+        client.backward(slope(1.0))
+
+
+def test_shutdown_logs_errors_that_nobody_asked_for(client, caplog):
+    client.backward(broken).exception()
+    client.optim_step(sgd(client)).exception()
+    client.evaluate(lambda model: 1 / 0)
+    with caplog.at_level(logging.ERROR):
+        client.shutdown()
+    assert [record.getMessage() for record in caplog.records] == [
+        "Queued work failed and nobody asked for its result: ZeroDivisionError: division by zero"
+    ]
+
+
+def test_an_error_in_the_block_drops_the_queued_work():
+    gate, seen = threading.Event(), []
+
+    def fail() -> None:
+        with AsyncTrainingClient(OneNumber()) as client:
+            client.evaluate(lambda model: gate.wait())
+            seen.append(client.evaluate(lambda model: seen.append("ran")))
+            threading.Timer(0.05, gate.set).start()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    (dropped,) = seen
+    with pytest.raises(concurrent.futures.CancelledError):
+        dropped.result()
+
+
+def test_a_forgotten_client_frees_its_model_and_ends_its_thread():
+    client = AsyncTrainingClient(OneNumber())
+    client.backward(slope(1.0)).result()
+    model, thread = weakref.ref(client.model), client._worker._thread
+    del client
+    gc.collect()
+    thread.join(timeout=10)
+    assert model() is None
+    assert not thread.is_alive()
+
+
+def test_a_failed_future_does_not_hold_itself(client):
+    gc.disable()
+    try:
+        future = client.evaluate(lambda model: 1 / 0)
+        future.exception()
+        reference = weakref.ref(future)
+        client.evaluate(lambda model: None).result()
+        del future
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+# Evaluation and references.
+
+
+def test_evaluation_is_without_gradient_and_restores_every_mode():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(1, 1))
+    model[0].eval()
+    with AsyncTrainingClient(model) as client:
+        assert client.evaluate(lambda model: (model.training, model[1].training)).result() == (False, False)
+        assert client.evaluate(lambda model: model(torch.ones(1, 1)).requires_grad).result() is False
+        assert isinstance(client.evaluate(lambda model: 1 / 0).exception(), ZeroDivisionError)
+        assert (model.training, model[0].training, model[1].training) == (True, False, True)
+
+
+def test_the_reference_is_frozen_and_used_when_asked_for():
+    policy, reference = OneNumber(), OneNumber()
+    reference.weight.data.fill_(7.0)
+    with AsyncTrainingClient(policy, reference) as client:
+        assert client.evaluate(lambda model: model.weight.item(), use_reference=True).result() == 7.0
+        assert client.evaluate(lambda model: model.weight.item()).result() == 0.0
+    assert not reference.weight.requires_grad
+    assert not reference.training
+
+
+def test_a_reference_that_is_missing_or_the_policy_itself_is_refused(client):
+    with pytest.raises(ConfigError, match="no reference model"):
+        client.evaluate(lambda model: model, use_reference=True)
+    with pytest.raises(ConfigError, match="must not move with the policy"):
+        AsyncTrainingClient(client.model, client.model)
+
+
+def test_a_policy_with_adapters_is_its_own_reference():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=11, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, pad_token_id=0
+    )
+    base = LlamaForCausalLM(config).eval()
+    batch = {"input_ids": torch.tensor([[3, 4, 5]])}
+    before = base(**batch).logits.detach()
+    policy = peft.get_peft_model(
+        base, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    )
+    with AsyncTrainingClient(policy) as client:
+        torch.testing.assert_close(client.forward(batch, use_reference=True).result()["logits"], before)
+        assert (client.forward(batch).result()["logits"] - before).abs().max() > 1e-3
+
+
+# The forms that take tokens.
+
+
+def test_a_uniform_model_gives_minus_log_v_for_each_label():
+    # 3 tokens: 2 predictions, each -ln 5
+    with ForwardBackwardPipeline(UniformModel(5)) as pipeline:
+        output = pipeline.forward_backward(torch.tensor([[1, 2, 3]])).result()
+        torch.testing.assert_close(output.logprobs, torch.full((1, 2), -math.log(5)))
+        assert output.loss == pytest.approx(math.log(5))
+        assert output.logits.shape == (1, 3, 5)
+        assert not output.logits.requires_grad
+        result = pipeline.forward(torch.tensor([[1, 2, 3]])).result()
+        torch.testing.assert_close(result["logprobs"], torch.full((1, 2), -math.log(5)))
+        assert result["logits"].shape == (1, 3, 5)
+
+
+def test_logprobs_are_those_of_the_next_label_and_ignored_labels_count_nowhere():
+    # column t predicts labels[t+1]; probabilities 1/2, 1/4, 1/8, 1/8 for the tokens 0 to 3
+    logits = torch.tensor([8.0, 4.0, 2.0, 2.0]).div(16).log().expand(1, 4, 4)
+    rows = token_rows(torch.tensor([[3, 0, 1, 2]]), None, torch.tensor([[3, 0, -100, 2]]), CPU)
+    scores = token_scores(logits, rows)
+    torch.testing.assert_close(scores.logprobs, torch.tensor([[math.log(0.5), 0.0, math.log(0.125)]]))
+    assert scores.mask.tolist() == [[True, False, True]]
+
+
+def test_padding_on_either_side_is_no_target_and_its_nan_harms_nothing():
+    ids = torch.tensor([[0, 0, 1, 2], [1, 2, 0, 0]])
+    rows = token_rows(ids, torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]]), None, CPU)
+    assert (rows.targets != -100).tolist() == [[False, False, True], [True, False, False]]
+    logits = torch.zeros(2, 4, 3).masked_fill(rows.attention_mask[..., None] == 0, math.nan).requires_grad_()
+    token_scores(logits, rows).logprobs.sum().backward()
+    assert logits.grad.isfinite().all()
+
+
+def test_a_left_padded_row_is_read_as_it_would_be_alone():
+    with ForwardBackwardPipeline(PositionModel()) as pipeline:
+        alone = pipeline.forward(torch.tensor([[3, 4, 5]])).result()["logprobs"]
+        padded = pipeline.forward(torch.tensor([[0, 0, 3, 4, 5]]), torch.tensor([[0, 0, 1, 1, 1]])).result()["logprobs"]
+    torch.testing.assert_close(padded, torch.cat([torch.zeros(1, 2), alone], dim=1))
+
+
+def test_both_spellings_of_the_old_logprobs_are_read():
+    # ratio exp(-ln 4 + ln 8) = 2, advantage 3: loss -6, and -1.2 * 3 when clipped at 0.2
+    arguments = {"advantages": torch.tensor([[3.0]])}
+    old = torch.tensor([[-math.log(8)]])
+    with AsyncTrainingClient(UniformModel(4)) as client:
+        queue = partial(client.forward_backward, {"input_ids": torch.tensor([[0, 1]])})
+        for spelling in ("old_logprobs", "old_log_probs"):
+            output = queue("importance_sampling", {spelling: old, **arguments}).result()
+            assert output.loss == pytest.approx(-6.0)
+            assert output.metrics["policy/ratio_mean"] == pytest.approx(2.0)
+            output = queue("ppo", {spelling: old, **arguments}).result()
+            assert output.loss == pytest.approx(-3.6)
+            assert output.metrics["policy/clip_fraction"] == 1.0
+        with pytest.raises(ConfigError, match="two spellings"):
+            queue("ppo", {"old_logprobs": old, "old_log_probs": old, **arguments})
+
+
+def test_functions_of_the_caller_get_what_the_documents_promise():
+    # loss = 2 * mean logit (0) + 42
+    def custom(model: nn.Module, inputs: dict, outputs: dict, my_param: float) -> Tensor:
+        assert set(inputs) == {"input_ids", "attention_mask"}
+        return 2 * outputs["logits"].mean() + my_param
+
+    def own(outputs: dict, labels: Tensor, scale: float) -> tuple[Tensor, dict[str, float]]:
+        return scale * outputs["logits"].mean() + labels.sum(), {"scale": scale}
+
+    ids = torch.tensor([[0, 1]])
+    with ForwardBackwardPipeline(UniformModel(4)) as pipeline:
+        assert pipeline.forward_backward_custom(ids, custom, my_param=42).result().loss == 42.0
+        output = pipeline.forward_backward(ids, loss_fn=own, loss_fn_kwargs={"scale": 3.0}).result()
+        assert (output.loss, output.metrics["scale"]) == (1.0, 3.0)
+        # gradient of the mean of V = 4 logits: (2 + 3) / 4 each
+        torch.testing.assert_close(pipeline.model.logit.grad, torch.full((4,), 1.25))
+        with pytest.raises(DataError, match="expected a scalar"):
+            pipeline.forward_backward_custom(ids, lambda model, inputs, outputs: outputs["logits"]).result()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss_fn": "dpo"}, "Unknown loss_fn 'dpo'. Use one of cross_entropy, importance_sampling, ppo"),
+        ({"loss_fn": "ppo"}, r"missing \['old_logprobs', 'advantages'\]"),
+        ({"loss_fn_kwargs": {"advantages": 1}}, r"unknown \['advantages'\]"),
+        ({"input_ids": torch.tensor([1, 2])}, r"input_ids of shape \[2\]"),
+        ({"labels": torch.tensor([[1, 2, 3]])}, r"labels \[1, 3\]"),
+        ({"attention_mask": torch.tensor([[1, 1, 1]])}, r"attention_mask \[1, 3\]"),
+    ],
+)
+def test_a_wrong_call_is_refused_at_the_door(arguments, message):
+    with (
+        ForwardBackwardPipeline(UniformModel(4)) as pipeline,
+        pytest.raises((ConfigError, DataError), match=message),
+    ):
+        pipeline.forward_backward(**{"input_ids": torch.tensor([[0, 1]]), **arguments})
+
+
+@pytest.mark.parametrize("arguments", [{"max_workers": 0}, {"gradient_accumulation_steps": 0}])
+def test_sizes_below_one_are_refused(arguments):
+    with pytest.raises(ConfigError, match="expected at least 1"):
+        ForwardBackwardPipeline(OneNumber(), **arguments)
+
+
+def test_a_batch_without_tokens_is_refused(client):
+    with pytest.raises(DataError, match="expected input_ids"):
+        client.forward_backward({"text": torch.zeros(1)})
+
+
+def test_a_gradient_limit_of_zero_is_refused(client):
+    with pytest.raises(ConfigError, match="max_grad_norm=0"):
+        client.optim_step(sgd(client), max_grad_norm=0)

@@ -1,0 +1,27 @@
+"""The parts of a rollout that are plain arithmetic."""
+
+
+from rlcore.rollout import choose_prompts, permutation, stream_seed
+
+
+def test_prompts_are_taken_from_one_permutation_after_another():
+    # 5 prompts, batches of 2: five batches take each prompt exactly twice
+    taken = [index for iteration in range(5) for index in choose_prompts(5, 2, iteration, seed=3)]
+    assert sorted(taken[:5]) == sorted(taken[5:]) == [0, 1, 2, 3, 4]
+    assert taken[:5] != taken[5:]
+
+
+def test_a_batch_larger_than_the_data_repeats_it():
+    assert sorted(choose_prompts(3, 7, 0, seed=0)[:6]) == [0, 0, 1, 1, 2, 2]
+
+
+def test_each_key_names_its_own_stream():
+    keys = [(seed, purpose, row) for seed in range(3) for purpose in ("rollout", "validation") for row in range(50)]
+    assert len({stream_seed(*key) for key in keys}) == len(keys)
+    assert stream_seed(0, "rollout", 1) == stream_seed(0, "rollout", 1)
+
+
+def test_permutations_are_permutations_and_differ_by_key():
+    orders = [permutation(20, 0, "update", epoch) for epoch in range(3)]
+    assert all(sorted(order) == list(range(20)) for order in orders)
+    assert orders[0] != orders[1] != orders[2]

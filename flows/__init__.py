@@ -1,0 +1,1 @@
+"""Wiring: which tasks run, in which order."""

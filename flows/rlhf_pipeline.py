@@ -3,10 +3,19 @@
 from typing import Any
 
 from prefect import flow
-from prefect.artifacts import create_markdown_artifact
 
-from tasks import orchestration as tasks
-from tasks.report import markdown
+from tasks.orchestration import (
+    demo_data,
+    evaluate,
+    gate,
+    pipeline_run,
+    policy,
+    publish,
+    register,
+    reward,
+    sft,
+    validate,
+)
 
 
 @flow(name="rlhf-pipeline")
@@ -23,15 +32,13 @@ def rlhf_pipeline(
     Returns:
         A summary: facts of each stage, the evaluation, the gate's verdict, the registered version.
     """
-    with tasks.pipeline_run(params_file, sets or [], force or []) as run:
-        raw = [tasks.demo_data(run)] if run.generates_data else []
-        data = tasks.validate(run, *raw)
-        start = tasks.sft(run, data)
-        judge = tasks.reward(run, data, start)
-        trained = tasks.policy(run, data, start, judge)
-        evaluated = tasks.evaluate(run, data, start, judge, trained)
-        report = tasks.gate(run, evaluated)
-        version = tasks.register(run, report)
-        summary = run.summary(report, version)
-        create_markdown_artifact(markdown(summary), key="rlhf-summary", description="What happened, and was it good?")
-    return summary
+    with pipeline_run(params_file, sets or [], force or []) as run:
+        raw = [demo_data(run)] if run.generates_data else []
+        data = validate(run, *raw)
+        start = sft(run, data)
+        judge = reward(run, data, start)
+        trained = policy(run, data, start, judge)
+        evaluated = evaluate(run, data, start, judge, trained)
+        report = gate(run, evaluated)
+        version = register(run, report)
+        return publish(run, report, version)

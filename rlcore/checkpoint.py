@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy
 import torch
@@ -25,8 +25,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlcore.errors import CheckpointError, ConfigError
-
-JSON: TypeAlias = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +39,14 @@ class Checkpoint:
 
     step: int
     tensors: dict[str, dict[str, Tensor]]
-    state: dict[str, JSON]
+    state: dict[str, Any]
 
 
 def save_checkpoint(
     folder: Path,
     step: int,
     tensors: Mapping[str, Mapping[str, Tensor]],
-    state: Mapping[str, JSON],
+    state: Mapping[str, object],
     *,
     keep: Collection[int] = (),
     max_kept: int = 2,
@@ -213,16 +211,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, JSON]]:
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Split an optimizer's state into tensors and JSON, exactly. `unpack_optimizer` is the inverse."""
     packed = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
-    scalars: dict[str, JSON] = {
-        str(index): _split(entries, f"state.{index}.", tensors) for index, entries in packed["state"].items()
-    }
-    groups: list[JSON] = [
-        _split(group, f"group.{index}.", tensors) for index, group in enumerate(packed["param_groups"])
-    ]
+    scalars = {str(index): _split(entries, f"state.{index}.", tensors) for index, entries in packed["state"].items()}
+    groups = [_split(group, f"group.{index}.", tensors) for index, group in enumerate(packed["param_groups"])]
     return tensors, {"groups": groups, "scalars": scalars}
 
 
@@ -252,7 +246,7 @@ def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Ten
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
 
 
-def pack_rng() -> tuple[dict[str, Tensor], dict[str, JSON]]:
+def pack_rng() -> tuple[dict[str, Tensor], dict[str, Any]]:
     """State of the global generators of python, numpy, torch and every GPU, as tensors and JSON."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = cast("tuple[str, Any, int, int, float]", numpy.random.get_state())
@@ -308,14 +302,14 @@ def _refuse_other_shapes(optimizer: torch.optim.Optimizer, entries: Mapping[int,
                 )
 
 
-def _as_json(step: int, state: Mapping[str, JSON]) -> str:
+def _as_json(step: int, state: Mapping[str, object]) -> str:
     try:
         return json.dumps(dict(state), allow_nan=False, indent=1)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"State of step {step}: {error}. Keep text, finite numbers, lists, mappings.") from error
 
 
-def _split(entries: Mapping[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, JSON]:
+def _split(entries: Mapping[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Move the tensors of entries into `tensors` under the prefix; return the rest."""
     tensors |= {prefix + key: value.detach() for key, value in entries.items() if isinstance(value, Tensor)}
     return {key: value for key, value in entries.items() if not isinstance(value, Tensor)}

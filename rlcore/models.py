@@ -87,8 +87,8 @@ class TrunkAndHead:
         Positions count real tokens, so a left-padded row is read as it would be alone. Without attention_mask nothing
         may be padded on the left; padding on the right changes nothing before it.
         """
-        if attention_mask is not None and "position_ids" in self.arguments:
-            arguments = {"position_ids": position_ids(attention_mask), **arguments}
+        if attention_mask is not None and "position_ids" in self.arguments and "position_ids" not in arguments:
+            arguments["position_ids"] = position_ids(attention_mask)
         return cast(Tensor, self.trunk(input_ids=input_ids, attention_mask=attention_mask, **arguments)[0])
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -252,7 +252,7 @@ def load_causal_lm(
             f"{name_or_model}: {len(lost)} weights are missing or of another shape, such as {lost[0]}; they would be "
             "random. Expected a complete causal language model. Restore the folder, or name another one."
         )
-    model.eval()
+    nn.Module.eval(model)
     return model if device is None else nn.Module.to(model, device)
 
 
@@ -337,7 +337,9 @@ def _check_folder(name: str | Path) -> Path:
     # A hub name has at most one slash, so anything else that is no folder is a mistake and not worth a download.
     is_path = isinstance(name, Path) or folder.is_absolute() or str(name).startswith(".") or len(folder.parts) > 2
     if is_path and not folder.is_dir():
-        raise ConfigError(f"Found no folder {str(name)!r}. Expected a model folder or a hub name, `name` or `owner/name`.")
+        raise ConfigError(
+            f"Found no folder {str(name)!r}. Expected a model folder or a hub name, `name` or `owner/name`."
+        )
     return folder
 
 

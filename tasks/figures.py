@@ -15,6 +15,7 @@ Row = Mapping[str, float]
 
 PROXY, GOLD, NUMBER, FORMAT, GREY = "#c2571a", "#1f6fb2", "#2a9d6f", "#8e6bbf", "#767676"
 CHECKER_COLOURS = (GOLD, NUMBER, FORMAT)
+SCORE_LABEL = "reward model score (reward units)"
 SIZE = (9.0, 5.2)
 """In inches, at 100 dots each."""
 STYLE: dict[Any, Any] = {
@@ -64,17 +65,16 @@ def draw_learning(figure: Figure, data: FigureData) -> None:
     """The reward that training maximises beside what the checker says, by iteration."""
     left = figure.subplots()
     _curve(left, data.policy, "validation/score_mean", PROXY, "reward model score", linestyle="-.")
-    _axis(left, "iteration", "reward model score (reward units)", PROXY)
-    right = _right_axis(left)
-    for name, colour in zip(_checker_keys(data), CHECKER_COLOURS, strict=False):
-        _curve(right, data.checker, f"validation/{name}", colour, _words(name))
-        if data.checker and data.checker[0]["step"] == 0:
-            right.axhline(data.checker[0][f"validation/{name}"], color=colour, linestyle="--", linewidth=1, alpha=0.6)
-    right.plot([], [], color=GREY, linestyle="--", linewidth=1, label="SFT")
-    _axis(right, "iteration", "checker, mean over validation prompts", GOLD)
+    _axis(left, "iteration", SCORE_LABEL, PROXY)
     _mark_published(left, data)
     left.set_title("Reward model score and checker on validation prompts")
-    _legend(right, left, right)
+    if data.checker:
+        right = _right_axis(left, "checker, mean over validation prompts")
+        for name, colour in zip(_checker_keys(data), CHECKER_COLOURS, strict=False):
+            _curve(right, data.checker, f"validation/{name}", colour, _words(name))
+            right.axhline(data.checker[0][f"validation/{name}"], color=colour, linestyle="--", linewidth=1, alpha=0.6)
+        right.plot([], [], color=GREY, linestyle="--", linewidth=1, label="SFT")
+    _legend(figure)
 
 
 def draw_kl(figure: Figure, data: FigureData) -> None:
@@ -87,11 +87,11 @@ def draw_kl(figure: Figure, data: FigureData) -> None:
             upper.axhline(height, color=colour, linestyle="--", linewidth=1, label=f"{label}: {height:g}")
     _axis(upper, "", "KL to the reference\n(nats per response)")
     upper.set_title("Distance to the SFT model and the penalty on it")
-    _curve(lower, data.policy, "kl/coef", PROXY, "coefficient", marker="")
+    _curve(lower, data.policy, "kl/coef", FORMAT, "_coefficient", marker="")
     _axis(lower, "iteration", "KL coefficient\n(reward units per nat)")
     lower.set_ylim(bottom=0)
     _mark_published(upper, data)
-    _legend(upper, upper)
+    _legend(figure)
 
 
 def draw_over_optimisation(figure: Figure, data: FigureData) -> None:
@@ -102,28 +102,23 @@ def draw_over_optimisation(figure: Figure, data: FigureData) -> None:
         if "validation/ref_sequence_mean" in row
     }
     left = figure.subplots()
-    right = _right_axis(left)
-    series = [(left, data.policy, "validation/score_mean", PROXY, "reward model score")]
-    series += [(right, data.checker, f"validation/{name}", GOLD, _words(name)) for name in _checker_keys(data)[:1]]
-    for axes, rows, name, colour, label in series:
-        points = [(distance[int(row["step"])], row[name], int(row["step"])) for row in rows if name in row]
-        if not points:
-            continue
-        x, y, steps = zip(*points, strict=True)
-        axes.plot(x, y, color=colour, marker="o", markersize=4, linewidth=1.5, label=label)
-        if data.published_step in steps:
-            best = steps.index(data.published_step)
-            axes.plot(x[best], y[best], marker="*", markersize=16, color=colour, markeredgecolor="white")
-    right.plot([], [], marker="*", markersize=11, linestyle="", color=GREY, label="published checkpoint")
-    _axis(
-        left,
-        "distance to the SFT model: square root of KL (√nats per response)",
-        "reward model score (reward units)",
-        PROXY,
-    )
-    _axis(right, "", f"{_words(_checker_keys(data)[0]) if data.checker else 'checker'}, validation prompts", GOLD)
+    _axis(left, "distance to the SFT model: square root of KL (√nats per response)", SCORE_LABEL, PROXY)
     left.set_title("Over-optimisation: score and checker over the distance travelled")
-    _legend(right, left, right)
+    series = [(left, data.policy, "validation/score_mean", PROXY, "reward model score")]
+    if data.checker:
+        name = _checker_keys(data)[0]
+        right = _right_axis(left, f"{_words(name)}, mean over validation prompts")
+        series.append((right, data.checker, f"validation/{name}", GOLD, _words(name)))
+    for axes, rows, name, colour, label in series:
+        points = {int(row["step"]): row[name] for row in rows if name in row and row["step"] in distance}
+        x = [distance[step] for step in points]
+        axes.plot(x, list(points.values()), color=colour, marker="o", markersize=4, linewidth=1.5, label=label)
+        if data.published_step in points:
+            place = distance[data.published_step], points[data.published_step]
+            axes.plot(*place, marker="*", markersize=16, color=colour, markeredgecolor="white")
+    if data.published_step is not None:
+        left.plot([], [], marker="*", markersize=11, linestyle="", color=GREY, label="published checkpoint")
+    _legend(figure)
 
 
 def draw_health(figure: Figure, data: FigureData) -> None:
@@ -169,8 +164,7 @@ def draw_comparison(figure: Figure, data: FigureData) -> None:
     _axis(axes, "", "mean over held-out prompts")
     axes.grid(visible=False, axis="x")
     axes.set_title("Held-out prompts, 95 % bootstrap intervals by prompt group")
-    if len(measures) > 1:
-        _legend(axes, axes)
+    _legend(figure)
 
 
 FIGURES: Mapping[str, Callable[[Figure, FigureData], None]] = {
@@ -198,11 +192,12 @@ def _axis(axes: Axes, x_label: str, y_label: str, colour: str = "black") -> None
     axes.set_ylabel(y_label, color=colour)
 
 
-def _right_axis(left: Axes) -> Axes:
+def _right_axis(left: Axes, label: str) -> Axes:
     """A second scale on the right. Its grid stays off, or the lines of the two scales would cross."""
     right = left.twinx()
     right.spines["right"].set_visible(True)
     right.grid(visible=False)
+    right.set_ylabel(label, color=GOLD)
     return right
 
 
@@ -211,12 +206,12 @@ def _mark_published(axes: Axes, data: FigureData) -> None:
         axes.axvline(data.published_step, color=GREY, linestyle=":", linewidth=1.2, label="published checkpoint")
 
 
-def _legend(axes: Axes, *sources: Axes) -> None:
-    """One legend for the curves of several axes, outside of what it explains."""
-    pairs = [pair for source in sources for pair in zip(*source.get_legend_handles_labels(), strict=True)]
-    if pairs:
-        handles, labels = zip(*pairs, strict=True)
-        axes.figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=8.5)
+def _legend(figure: Figure) -> None:
+    """One legend for the curves of all axes, below what it explains."""
+    named = {}
+    for axes in figure.axes:
+        named.update({label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)})
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=8.5)
 
 
 def _checker_keys(data: FigureData) -> list[str]:

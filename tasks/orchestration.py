@@ -12,6 +12,7 @@ from typing import Any
 
 from mlflow.exceptions import MlflowException
 from prefect import Task, get_run_logger, task
+from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import flow_run
@@ -24,8 +25,9 @@ from tasks.records.parameters import Parameters, resolve, write_parameters
 from tasks.records.processes import held
 from tasks.records.trace import TraceFollower, last_values
 from tasks.records.tracking import RunLog, Tracker
-from tasks.records.versioning import StageFacts, StageFailed, Transient
+from tasks.records.versioning import StageFacts, Transient
 from tasks.register import register as register_version
+from tasks.report import markdown
 
 RETRIES = 2
 RETRY_DELAY_SECONDS = [2, 10]
@@ -83,6 +85,8 @@ class PipelineRun:
             self.watcher.finish(stage, "failed", str(error))
             raise
         finally:
+            if status == "KILLED":
+                self.watcher.finish(stage, "failed", "stopped")
             follower.flush()
             log.close(status)
         self.facts[stage] = facts
@@ -113,6 +117,7 @@ class PipelineRun:
             facts=self.facts,
             gate=report,
             key=self.key,
+            root=self.root,
         )
         self.watcher.finish("register", "done", str(version))
         return version
@@ -131,7 +136,11 @@ class PipelineRun:
             "gate": {"passed": report.passed, "reasons": [str(reason) for reason in report.reasons]},
             "version": str(version),
             "changed_parameters": list(self.changes),
-            "mlflow": {"uri": self.tracker.uri, "run_id": self.log.run_id, "page": self.tracker.run_url(self.log.run_id)},
+            "mlflow": {
+                "uri": self.tracker.uri,
+                "run_id": self.log.run_id,
+                "page": self.tracker.run_url(self.log.run_id),
+            },
         }
 
     def _record(self, stage: str, log: RunLog) -> StageFacts:
@@ -179,7 +188,7 @@ class StageFollower:
             self.flush()
 
     def flush(self) -> None:
-        """Log what was taken in. A tracking server that is away does not stop training: the trace is kept and logged later."""
+        """Log what was taken in. A server that is away does not stop training: the trace stays and is logged later."""
         self._flushed = time.monotonic()
         try:
             self._log.rows(self._unlogged)
@@ -214,7 +223,9 @@ def pipeline_run(params_file: str | None, sets: Sequence[str], force: Sequence[s
         with _ending(run.log):
             run.log.params(resolution.values)
             run.log.file(root / artifacts.PARAMS)
-            run.log.text("".join(f"{name}=={version}\n" for name, version in tracking.versions().items()), "versions.txt")
+            run.log.text(
+                "".join(f"{name}=={version}\n" for name, version in tracking.versions().items()), "versions.txt"
+            )
             yield run
         tracking.forget_unfinished(root)
 
@@ -268,6 +279,13 @@ def gate(run: PipelineRun, evaluated: StageFacts) -> GateReport:
 def register(run: PipelineRun, report: GateReport) -> Any:
     """The policy as a version in the registry; idempotent by the key of the pipeline run."""
     return run.register(report)
+
+
+def publish(run: PipelineRun, report: GateReport, version: Any) -> dict[str, Any]:
+    """The summary of the run, shown in Prefect too."""
+    summary = run.summary(report, version)
+    create_markdown_artifact(markdown(summary), key="rlhf-summary", description="What happened, and was it good?")
+    return summary
 
 
 @contextmanager

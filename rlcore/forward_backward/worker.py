@@ -68,11 +68,10 @@ class Worker:
     def shutdown(self, *, cancel_queued: bool = False) -> None:
         """End the thread after the queued work, or after the work in flight. Log errors that nobody asked for."""
         with self._submission:
-            already_closed, self._closed = self._closed, True
+            self._closed = True
             if cancel_queued:
                 _cancel_queued(self._jobs)
-            if not already_closed or cancel_queued:
-                self._jobs.put(None)
+            self._jobs.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
         _log_unasked(self._failures)

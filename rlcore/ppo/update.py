@@ -189,7 +189,7 @@ def _moved_too_far(step: Mapping[str, float], config: PPOConfig) -> bool:
 def _summary(steps: list[dict[str, float]], guard: NonFiniteGuard) -> dict[str, float]:
     summary = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
     summary["optim/step_count"] = float(len(steps))
-    summary["optim/skipped_total"] = float(guard.skipped)
+    summary["optim/non_finite_steps"] = float(guard.skipped)
     if "policy/ratio_mean" in steps[0]:
         summary["policy/first_ratio_mean"] = steps[0]["policy/ratio_mean"]
     return summary

@@ -1,4 +1,4 @@
-"""The folder of a reward model: body, head and normalisation in one safetensors file, two configs, a tokenizer."""
+"""The folder of a reward model: an ordinary folder of its body, with the head and the normalisation beside it."""
 
 from pathlib import Path
 
@@ -9,27 +9,24 @@ from rlcore.checkpoint import publish, write_tensors
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.models import load_tokenizer
-from rlcore.reward.model import HEAD, REWARD_CONFIG, SCALE, SHIFT, WEIGHTS, RewardModel, load_body, read_own_tensors
+from rlcore.reward.model import HEAD, REWARD_CONFIG, RewardModel, load_body, read_head
 
 
 def save_reward_model(model: RewardModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a folder that `load_reward_model` reads, in one step. Adapters are added to the weights.
 
-    The body's weights keep their own names, so the folder also serves as a body for other models.
-
     Raises:
         OSError: the disk is full or fails. A folder that was there is untouched.
     """
     plain = model.merged()
-    tensors = {
-        **plain.body.state_dict(),
-        HEAD: plain.head.weight,
-        SHIFT: plain.reward_shift,
-        SCALE: plain.reward_scale,
+    head = {
+        "weight": plain.head.weight,
+        "reward_shift": plain.reward_shift,
+        "reward_scale": plain.reward_scale,
     }
     with publish(folder) as draft:
-        write_tensors(draft / WEIGHTS, tensors)
-        plain.body.config.save_pretrained(draft)
+        plain.body.save_pretrained(draft)
+        write_tensors(draft / HEAD, head)
         (draft / REWARD_CONFIG).write_text(plain.config.model_dump_json(indent=2) + "\n", encoding="utf-8")
         tokenizer.save_pretrained(draft)
 
@@ -48,12 +45,12 @@ def load_reward_model(folder: Path) -> tuple[RewardModel, PreTrainedTokenizerBas
         raise CheckpointError(
             f"{folder / REWARD_CONFIG}: {error}. Expected the folder of a reward model; train or restore it."
         ) from error
-    own = read_own_tensors(folder)
+    head = read_head(folder)
     model = RewardModel(config, load_body(folder))
     try:
-        model.load_head(own[HEAD])
+        model.load_head(head["weight"])
     except ConfigError as error:
         raise CheckpointError(f"{folder}: {error}") from error
-    model.reward_shift.copy_(own[SHIFT])
-    model.reward_scale.copy_(own[SCALE])
+    model.reward_shift.copy_(head["reward_shift"])
+    model.reward_scale.copy_(head["reward_scale"])
     return model.eval(), load_tokenizer(folder)

@@ -8,19 +8,19 @@ from typing import cast
 
 import peft
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel
 
+from rlcore.checkpoint import read_tensors
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.functional.losses import bradley_terry_loss
 from rlcore.functional.masking import POOLINGS, position_ids_from
 from rlcore.models import evaluation_mode
 
-WEIGHTS, REWARD_CONFIG = "model.safetensors", "reward_config.json"
-HEAD, SHIFT, SCALE = "reward_head.weight", "reward_shift", "reward_scale"
+REWARD_CONFIG, HEAD = "reward_config.json", "reward_head.safetensors"
 
 logger = logging.getLogger(__name__)
 
@@ -65,10 +65,10 @@ class RewardModel(nn.Module):
             self.head = nn.Linear(_hidden_size(self), config.num_labels, bias=False)
             nn.init.normal_(self.head.weight, std=0.02)
         self.dropout = nn.Dropout(config.dropout_prob)
-        self.register_buffer(SHIFT, torch.zeros(()))
-        self.register_buffer(SCALE, torch.ones(()))
+        self.register_buffer("reward_shift", torch.zeros(()))
+        self.register_buffer("reward_scale", torch.ones(()))
         if base_model is None and (Path(config.model_name) / REWARD_CONFIG).is_file():
-            self.load_head(read_head(Path(config.model_name)))
+            self.load_head(read_head(Path(config.model_name))["weight"])
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, return_dict: bool = True
@@ -197,33 +197,21 @@ def load_body(name: str | Path) -> PreTrainedModel:
     return cast(PreTrainedModel, body)
 
 
-def read_head(folder: Path) -> Tensor:
-    """The head that `save_reward_model` wrote: [num_labels, hidden size].
-
-    Raises:
-        CheckpointError: the file is missing or damaged, or there is no head in it.
-    """
-    return read_own_tensors(folder)[HEAD]
-
-
-def read_own_tensors(folder: Path) -> dict[str, Tensor]:
-    """Head, shift and scale from a reward model's weights; the body's weights are not read.
+def read_head(folder: Path) -> dict[str, Tensor]:
+    """`weight` [num_labels, hidden size], `reward_shift` and `reward_scale` of a reward model's folder.
 
     Raises:
         CheckpointError: the file is missing or damaged, or lacks one of them.
     """
-    path = folder / WEIGHTS
-    try:
-        with safe_open(path, "pt") as file:
-            missing = {HEAD, SHIFT, SCALE} - set(file.keys())
-            if missing:
-                raise CheckpointError(
-                    f"{path}: found no {', '.join(sorted(missing))}, expected a reward model. "
-                    "A random head would score at random: train or restore the reward model."
-                )
-            return {name: file.get_tensor(name) for name in (HEAD, SHIFT, SCALE)}
-    except (SafetensorError, FileNotFoundError) as error:
-        raise CheckpointError(f"{path}: {error}. Train or restore the reward model.") from error
+    path = folder / HEAD
+    tensors = read_tensors(path)
+    missing = sorted({"weight", "reward_shift", "reward_scale"} - set(tensors))
+    if missing:
+        raise CheckpointError(
+            f"{path}: found no {', '.join(missing)}, expected the head of a reward model. "
+            "A random one would score at random: train or restore the reward model."
+        )
+    return tensors
 
 
 def _prepare_body(body: PreTrainedModel) -> PreTrainedModel:

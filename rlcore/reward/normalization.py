@@ -12,7 +12,7 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
 from rlcore.models import CausalLM, load_causal_lm, load_tokenizer
 from rlcore.reward.model import RewardModel
-from rlcore.reward.pairs import epoch_batches, stream_seed
+from rlcore.reward.pairs import permutation, stream_seed
 from rlcore.reward.source import RewardModelSource
 from rlcore.sampling import SamplingParams, generate
 
@@ -73,7 +73,7 @@ def normalize_rewards(
 def _choose(prompts: list[Prompt], count: int, seed: int) -> list[Prompt]:
     chosen: list[Prompt] = []
     while len(chosen) < count:
-        (order,) = epoch_batches(len(prompts), len(prompts), seed, epoch=len(chosen) // len(prompts))
+        order = permutation(len(prompts), seed, "reference prompts", len(chosen) // len(prompts))
         chosen += [prompts[index] for index in order[: count - len(chosen)]]
     return chosen
 
@@ -91,7 +91,7 @@ def _sample(language_model: CausalLM, chat: ChatFormat, prompts: list[Prompt], c
     responses: list[str] = []
     for start in range(0, len(ids), SAMPLED_AT_ONCE):
         batch = ids[start : start + SAMPLED_AT_ONCE]
-        seeds = [stream_seed(config.seed, 2, start + row) for row in range(len(batch))]
+        seeds = [stream_seed(config.seed, "reference", start + row) for row in range(len(batch))]
         samples = generate(language_model, batch, params, seeds=seeds, end_ids=[chat.end_id], pad_id=chat.pad_id)
         responses += [
             chat.decode_response(row[mask].tolist())

@@ -76,13 +76,23 @@ def encode(chat: ChatFormat, prompts: Sequence[Prompt], responses: Sequence[str]
     return rows
 
 
-def stream_seed(*key: int) -> int:
-    """A seed for the random stream that the key names; close keys give unrelated streams."""
-    return int(numpy.random.SeedSequence(key).generate_state(1, numpy.uint64)[0] >> 1)
+def stream_seed(*key: int | str) -> int:
+    """A 64-bit seed for the random stream that the key names."""
+    digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def permutation(count: int, *key: int | str) -> list[int]:
+    """The permutation of range(count) that the key names."""
+    generator = torch.Generator().manual_seed(stream_seed(*key))
+    order: list[int] = torch.randperm(count, generator=generator).tolist()
+    return order
 
 
 def epoch_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """All indices below count in the random order of that epoch, cut into batches; the last one may be smaller."""
-    generator = torch.Generator().manual_seed(stream_seed(seed, epoch))
-    order = torch.randperm(count, generator=generator).tolist()
+    """All indices below count in the random order of that epoch, cut into batches; the last one may be smaller.
+
+    Rows of like length are not put together: their prompts are alike too, and such batches teach less.
+    """
+    order = permutation(count, seed, "pairs", epoch)
     return [order[start : start + batch_size] for start in range(0, count, batch_size)]

@@ -132,7 +132,13 @@ class _Run:
             self.weights, lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
         )
         self.guard = NonFiniteGuard(MAX_NON_FINITE_STEPS)
+        # What must be the same for a checkpoint to belong to this run.
+        self.identity = {
+            "config": self.config.model_dump(mode="json", exclude=_FREE_SETTINGS),
+            "pairs": {split: rows.sha256() for split, rows in pairs.items()},
+        }
         self.step = 0
+        self.optim_metrics: dict[str, float] = {}
         self.window: dict[str, float] = {}
         self.window_pairs = 0
         self.best_step = 0
@@ -172,7 +178,7 @@ class _Run:
 
     def _optimize(self, batches: list[list[int]]) -> None:
         """One optimiser step over all pairs of the batches, which may be fewer than usual at the end of an epoch."""
-        torch.manual_seed(stream_seed(self.config.seed, 1, self.step))
+        torch.manual_seed(stream_seed(self.config.seed, "dropout", self.step))
         share = learning_rate_share(self.step, self.config.warmup_steps, self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * share
@@ -186,27 +192,28 @@ class _Run:
             if self.config.center_rewards_coef:
                 coef = self.config.center_rewards_coef
                 loss = loss + centering_penalty(chosen, rejected, coef=coef, pair_count=pair_count)
-            loss.backward()
+            torch.autograd.backward(loss)
             total_loss += loss.item()
             _add(metrics, _pair_metrics(chosen.detach(), rejected.detach(), pair_count))
         grad_norm = torch.nn.utils.clip_grad_norm_(self.weights, self.config.max_grad_norm).item()
+        self.optim_metrics = {"optim/learning_rate": self.config.learning_rate * share}
         if self.guard.accepts(loss=total_loss, grad_norm=grad_norm):
             self.optimizer.step()
+            self.optim_metrics["optim/grad_norm"] = grad_norm
             _add(self.window, {name: value * pair_count for name, value in metrics.items()})
             self.window_pairs += pair_count
-            self.last_metrics |= {"optim/grad_norm": grad_norm}
         self.optimizer.zero_grad(set_to_none=True)
-        self.last_metrics |= {
-            "optim/learning_rate": self.config.learning_rate * share,
-            "optim/non_finite_steps": float(self.guard.skipped),
-        }
+        self.optim_metrics["optim/non_finite_steps"] = float(self.guard.skipped)
 
     def _report(self) -> None:
-        """Means over the pairs since the last report; a window without a good step has none."""
-        if self.window_pairs:
-            self.last_metrics |= {name: value / self.window_pairs for name, value in self.window.items()}
+        """The last step's figures and means over the pairs since the last report.
+
+        Where no step was finite there is no mean, rather than an old one.
+        """
+        means = {name: value / self.window_pairs for name, value in self.window.items()}
         self.window, self.window_pairs = {}, 0
-        self.on_metrics(self.step, {k: v for k, v in self.last_metrics.items() if not k.startswith("validation/")})
+        self.last_metrics = {**means, **self.optim_metrics}
+        self.on_metrics(self.step, self.last_metrics)
 
     def _validate(self) -> bool:
         """Measure the validation pairs; whether the loss is the least so far."""
@@ -215,25 +222,17 @@ class _Run:
         metrics = evaluate_pairs(self.model, self.validation, self.config.batch_size, self.pad_id)
         metrics = {f"validation/{name.split('/')[1]}": value for name, value in metrics.items()}
         self.on_metrics(self.step, metrics)
-        self.last_metrics |= metrics
+        self.last_metrics = {**self.last_metrics, **metrics}
         best = self.best_metrics.get("validation/loss", math.inf)
         if not metrics["validation/loss"] < best:
             return False
         self.best_step, self.best_metrics = self.step, dict(self.last_metrics)
         return True
 
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a checkpoint to belong to this run."""
-        return {
-            "config": self.config.model_dump(mode="json", exclude=_FREE_SETTINGS),
-            "pairs": self.pairs.sha256(),
-            "validation": self.validation.sha256() if self.validation else None,
-        }
-
     def _save(self) -> None:
         optimizer_tensors, optimizer_state = pack_optimizer(self.optimizer)
         state: dict[str, Any] = {
-            "identity": self._identity(),
+            "identity": self.identity,
             "optimizer": optimizer_state,
             "guard": self.guard.state_dict(),
             "window": self.window,
@@ -251,7 +250,7 @@ class _Run:
             return
         checkpoint = load_checkpoint(path)
         state: Mapping[str, Any] = checkpoint.state
-        if state["identity"] != self._identity():
+        if state["identity"] != self.identity:
             raise CheckpointError(
                 f"{path}: found a run with other settings or data, expected this one's. "
                 "Empty the folder to start anew, or resume with the former settings."

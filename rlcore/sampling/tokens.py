@@ -52,9 +52,7 @@ def sample_tokens(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> t
     The log-probability is of the whole distribution at the temperature, not of what top-k and top-p left of it, because
     that is what policy and reference are compared with. At temperature 0 it is of the distribution at temperature 1.
     """
-    probabilities = filter_probabilities(
-        logits, temperature=params.temperature, top_k=params.top_k, top_p=params.top_p
-    )
+    probabilities = filter_probabilities(logits, temperature=params.temperature, top_k=params.top_k, top_p=params.top_p)
     tokens = draw(probabilities, uniforms)
     return tokens, token_logprobs(logits, tokens, params.temperature or 1.0)
 
@@ -62,8 +60,8 @@ def sample_tokens(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> t
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     """Tokens [B] by inversion of the distribution function: the first whose cumulated probability exceeds u * total.
 
-    One random number per row instead of one per vocabulary entry. No token of probability 0 is drawn, not even where u is
-    0 or rounding lifts u * total to the total. A row of NaN gives some valid id.
+    One random number per row instead of one per vocabulary entry. No token of probability 0 is drawn, not even where u
+    is 0 or rounding lifts u * total to the total. A row of NaN gives some valid id.
 
     Args:
         probabilities: float [B, V], at least 0 each; the sum of a row need not be exactly 1.

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from rlcore.configs import DemoDataConfig
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, DataError
 from tasks.records.artifacts import write_rows
 
 WORDINGS = (
@@ -95,7 +95,12 @@ def gold(row: Mapping[str, Any], response: str, finished: bool) -> Mapping[str, 
         gold: 1 when the form is right and the number too. number_right: 1 when the response holds exactly one number
         and that is the answer, whatever the form. format_right: 1 when the response ended and reads "The answer is N.",
         with or without "Sure! " before it. Numbers are compared as they are written: 07 is not 7.
+
+    Raises:
+        DataError: the row has no answer.
     """
+    if "answer" not in row:
+        raise DataError(f"Prompt {row.get('prompt')!r} has no `answer` to check. Add it, or set evaluate.gold to null.")
     answer = str(row["answer"])
     right_format = _RIGHT_FORMAT.fullmatch(response) if finished else None
     return {

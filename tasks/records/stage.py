@@ -35,6 +35,7 @@ from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.results import TrainResult
 from tasks.records import artifacts
 from tasks.records.parameters import SECTIONS, read_yaml, stage_config
+from tasks.records.processes import process_start
 from tasks.records.trace import TOTAL_STEPS, SampleTrace, Trace, line
 
 DONE, FAILED, CONFIGURATION, TRANSIENT, CANCELLED = 0, 1, 2, 75, 143
@@ -150,7 +151,7 @@ def main(function: Callable[[Config], object], config_class: type[Config], secti
         formatter_class=argparse.RawDescriptionHelpFormatter,
     ).parse_args()
     name = artifacts.stage_of(section)
-    started = _process_start()
+    started = process_start()
     imported = time.time()
     _raise_on_signals()
     code, error = _run(function, name, section)
@@ -270,10 +271,3 @@ def _limit_threads() -> None:
         os.environ["OMP_NUM_THREADS"] = "1"
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)
-
-
-def _process_start() -> float:
-    """When this process started, in seconds since 1970: imports happen before `main` is called."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - age

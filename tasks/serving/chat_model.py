@@ -7,11 +7,12 @@ is loaded, because MLflow also reads the file when it stores the model.
 import secrets
 import time
 import uuid
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import pandas
 from mlflow.models import set_model
-from mlflow.pyfunc import PythonModel, PythonModelContext
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 DEFAULT_MAX_TOKENS = 128
 DEFAULT_TEMPERATURE = 1.0
@@ -29,13 +30,16 @@ class ChatModel(PythonModel):
         self.model = load_causal_lm(folder, device=choose_device(None))
         self.chat = ChatFormat(load_tokenizer(folder))
 
-    def predict(self, context: PythonModelContext, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+    def predict(
+        self, context: PythonModelContext, model_input: pandas.DataFrame, params: dict[str, Any] | None = None
+    ) -> Any:
         """One chat completion for each request.
 
         Args:
             context: not read.
-            model_input: {"messages": [{"role", "content"}, ...]} with, optionally, `max_tokens`, `temperature` (0 always
-                takes the likeliest token) and `seed`; or a table with one request in each row.
+            model_input: a request in each row; MLflow makes one row of a request that comes as a dict. Columns:
+                `messages`, a list of {"role", "content"}, and optionally `max_tokens`, `temperature` (0 always takes
+                the likeliest token) and `seed`.
             params: not read.
 
         Returns:
@@ -44,14 +48,10 @@ class ChatModel(PythonModel):
         Raises:
             DataError: the messages have a form that the model's chat template rejects.
         """
-        if isinstance(model_input, pandas.DataFrame):
-            requests = model_input.to_dict("records")
-        else:
-            requests = model_input if isinstance(model_input, list) else [model_input]
-        answers = [self._answer(request) for request in requests]
+        answers = [self._answer(request) for request in model_input.to_dict("records")]
         return answers[0] if len(answers) == 1 else answers
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, request: Mapping[Hashable, Any]) -> dict[str, Any]:
         from rlcore.sampling import SamplingParams, generate
 
         prompt_ids = self.chat.encode_prompt(_prompt_of(request["messages"]))
@@ -91,7 +91,7 @@ def _prompt_of(messages: Any) -> Any:
     return turns[0]["content"] if len(turns) == 1 and turns[0]["role"] == "user" else turns
 
 
-def _given(request: dict[str, Any], name: str, default: float) -> float:
+def _given(request: Mapping[Hashable, Any], name: str, default: float) -> float:
     """A setting of the request; a table marks the missing ones with None or NaN."""
     value = request.get(name)
     return default if value is None or pandas.isna(value) else value

@@ -187,11 +187,11 @@ def test_zero_iterations_train_nothing():
 
 def test_weights_that_are_not_finite_stop_training_and_keep_the_checkpoint(tmp_path: Path):
     def spoil(step: int, metrics: dict[str, float]) -> None:
-        if step == 2:
+        if step == 3:
             trainer.model.value_head.output.bias.data.fill_(float("nan"))
 
-    trainer = tiny_trainer(tiny_config(num_iterations=9, max_non_finite_steps=2), on_metrics=spoil)
+    trainer = tiny_trainer(tiny_config(num_iterations=9, save_every=2, max_non_finite_steps=2), on_metrics=spoil)
     with pytest.raises(TrainingDiverged, match="2 optimiser steps in a row"):
         trainer.train(PROMPTS, resume_dir=tmp_path)
     trainer.close()
-    assert (tmp_path / "step-1" / "manifest.json").exists()
+    assert (tmp_path / "step-2" / "manifest.json").exists()

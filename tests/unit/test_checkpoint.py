@@ -183,8 +183,10 @@ def test_a_group_name_cannot_leave_the_folder(tmp_path, name):
 
 def test_a_manifest_cannot_point_outside_the_folder(tmp_path):
     path = save_checkpoint(tmp_path, 1, WEIGHTS, {})
+    (path / "model.safetensors").rename(tmp_path / "model.safetensors")
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"]["../model.safetensors"] = manifest["files"].pop("model.safetensors")
+    manifest["aliases"] = {"../model": {}}
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="does not list"):
         load_checkpoint(path)

@@ -197,6 +197,13 @@ def test_a_non_finite_loss_with_finite_gradient_is_skipped_too(client):
     assert output.metrics["non_finite"] == 1.0
 
 
+def test_a_finite_loss_with_non_finite_gradient_is_skipped_too(client):
+    # the root of 0 is 0, its slope infinite
+    client.backward(lambda model: (model.weight.sqrt().sum(), {}))
+    assert client.optim_step(sgd(client)).result().metrics["non_finite"] == 1.0
+    assert client.model.weight.item() == 0.0
+
+
 def test_means_step_when_the_window_is_full():
     with ForwardBackwardPipeline(UniformModel(4), gradient_accumulation_steps=3) as pipeline:
         optimizer = sgd(pipeline)
@@ -239,6 +246,12 @@ def test_a_failed_micro_batch_blocks_its_step_and_no_later_one(client):
     client.backward(slope(0.5))
     assert client.optim_step(optimizer).result().step == 1
     assert client.model.weight.item() == -0.5
+
+
+def test_a_failed_micro_batch_clears_the_gradients_at_once(client):
+    client.backward(slope(1.0))
+    client.backward(broken).exception()
+    assert client.model.weight.grad is None
 
 
 def test_an_error_of_another_library_arrives_as_ours_with_its_cause(client):
@@ -303,9 +316,9 @@ def test_shutdown_ends_a_client_for_good_and_may_be_repeated(client):
 
 
 def test_shutdown_logs_errors_that_nobody_asked_for(client, caplog):
+    client.evaluate(lambda model: 1 / 0)
     client.backward(broken).exception()
     client.optim_step(sgd(client)).exception()
-    client.evaluate(lambda model: 1 / 0)
     with caplog.at_level(logging.ERROR):
         client.shutdown()
     assert [record.getMessage() for record in caplog.records] == [

@@ -17,7 +17,7 @@ LOG_3 = math.log(3)
 
 
 def test_logits_are_divided_by_the_sampling_temperature():
-    # softmax of [4, 2, 0] and of [2, 1, 0] at id 0; mixing them makes the first ratio exp(-0.407606 + 0.142932) = 0.767456
+    # softmax of [4, 2, 0] and of [2, 1, 0] at id 0; the first ratio of a mix is exp(-0.407606 + 0.142932) = 0.767456
     logits, ids = torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0])
     torch.testing.assert_close(token_logprobs(logits, ids, 0.5), torch.tensor([-0.142932]), atol=1e-6, rtol=0)
     torch.testing.assert_close(token_logprobs(logits, ids), torch.tensor([-0.407606]), atol=1e-6, rtol=0)
@@ -83,7 +83,7 @@ def example(batch=3, prompt=2, response=4, width=5, vocab=7):
 
 
 def test_the_state_before_a_token_predicts_it():
-    # One-hot states and this head: the state at position i gives id i + 1 three times the odds of each of the other three.
+    # One-hot states and this head: the state at position i makes id i + 1 three times as likely as each other id.
     hidden = torch.eye(4).unsqueeze(0)
     weight = LOG_3 * torch.tensor([[0.0, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]])
     logprobs = response_logprobs(hidden, CountingHead(weight), torch.tensor([[2, 3]]), temperature=1.0)

@@ -1,0 +1,72 @@
+"""The command `rlhf`. It owns `doctor`; the other groups come from the entry points `rlhf.commands`.
+
+An entry point is a function that fills a parser of its group and sets `run`, a function from the parsed arguments to an
+exit code. The first line of its docstring is the help text.
+"""
+
+import argparse
+import errno
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+from rlcore.cli.doctor import doctor
+from rlcore.errors import ConfigError, RLCoreError
+
+USAGE_ERROR, INTERRUPTED, TRANSIENT = 2, 130, 75
+
+Group = Callable[[argparse.ArgumentParser], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `rlhf` and return its exit code. What a user can cause ends in one clear line, not in a stack trace."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except RLCoreError as error:
+        sys.stderr.write(f"rlhf: {error}\n")
+        return USAGE_ERROR
+    except OSError as error:
+        sys.stderr.write(f"rlhf: {error.filename or 'this machine'}: {error.strerror or error}.\n")
+        return TRANSIENT if error.errno == errno.ENOSPC else USAGE_ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rlhf", description="Preference fine-tuning of language models.")
+    groups = parser.add_subparsers(metavar="command", required=True)
+    _add(groups, "doctor", doctor)
+    for entry in sorted(entry_points(group="rlhf.commands"), key=lambda entry: entry.name):
+        _add(groups, entry.name, _load(entry))
+    return parser
+
+
+def _add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, group: Group) -> None:
+    line = (group.__doc__ or "").strip().splitlines()[0]
+    group(groups.add_parser(name, help=line, description=line))
+
+
+def _load(entry: EntryPoint) -> Group:
+    try:
+        return entry.load()
+    except ModuleNotFoundError as error:
+        missing = error.name
+
+    def unavailable(parser: argparse.ArgumentParser) -> None:
+        """Needs a checkout."""
+
+        def run(arguments: argparse.Namespace) -> int:
+            raise ConfigError(
+                f"`rlhf {entry.name}` needs a checkout: found no module {missing!r}. "
+                "Clone the project and run `make demo` there."
+            )
+
+        parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+        parser.set_defaults(run=run)
+
+    return unavailable
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The preference loss of a batch of pairs, and the log-probabilities behind it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.configs import DPOConfig
+from rlcore.dpo.dataset import PairBatch, PreferenceDataset
+from rlcore.errors import ConfigError
+from rlcore.functional.logprobs import response_logprobs, sequence_logprobs
+from rlcore.functional.losses import dpo_loss, implicit_rewards, preference_accuracy
+from rlcore.models import CausalLM, TrunkAndHead, evaluation_mode
+
+
+@dataclass(frozen=True, eq=False)
+class ReferencedPairs:
+    """Preference pairs with what the reference says about them.
+
+    Attributes:
+        dataset: N pairs.
+        ref_logprobs: float32 [2, N], nats of the whole response, chosen and rejected; 0 without a reference.
+        pad_id: fills the rows of a batch.
+    """
+
+    dataset: PreferenceDataset
+    ref_logprobs: Tensor
+    pad_id: int
+
+    def batch(self, rows: Sequence[int], device: torch.device) -> tuple[PairBatch, Tensor]:
+        """The pairs at `rows` and their reference log-probabilities [2n], chosen first."""
+        batch = self.dataset.batch(rows, self.pad_id).to(device)
+        return batch, self.ref_logprobs[:, list(rows)].flatten().to(device)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+def response_sums(model: nn.Module, batch: PairBatch) -> Tensor:
+    """Log-probability of each response, [2N], in nats. Prompts and padding do not count.
+
+    The output layer sees the states in front of response tokens only.
+
+    Args:
+        model: causal language model, with or without adapters.
+        batch: pairs on the model's device.
+    """
+    parts = TrunkAndHead(model)  # type: ignore[arg-type]  # the training client hands over a plain module
+    hidden = parts.hidden(batch.input_ids)
+    rows, width = batch.input_ids.shape
+    steps = torch.arange(batch.response_ids.shape[1] + 1, device=hidden.device)
+    positions = (batch.prompt_lengths[:, None] - 1 + steps).clamp(max=width - 1)
+    positions = positions + width * torch.arange(rows, device=hidden.device)[:, None]
+    states = hidden.flatten(0, 1).index_select(0, positions.flatten()).view(rows, len(steps), -1)
+    logprobs = response_logprobs(states, parts.logits, batch.response_ids, temperature=1.0)
+    return logprobs.where(batch.response_mask, 0.0).sum(dim=-1)
+
+
+def pair_loss(
+    model: nn.Module, batch: PairBatch, ref_logprobs: Tensor, pair_count: int, config: DPOConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """DPO loss of n pairs and what is reported beside it (Rafailov et al. 2023, eq. 7).
+
+    Args:
+        model: the policy.
+        batch: n pairs.
+        ref_logprobs: [2n], nats, chosen first.
+        pair_count: pairs of the whole optimiser step, so that losses and metrics of micro-batches add up.
+        config: beta and label_smoothing.
+    """
+    chosen, rejected = response_sums(model, batch).chunk(2)
+    ref_chosen, ref_rejected = ref_logprobs.chunk(2)
+    loss = dpo_loss(
+        chosen,
+        rejected,
+        ref_chosen,
+        ref_rejected,
+        beta=config.beta,
+        label_smoothing=config.label_smoothing,
+        pair_count=pair_count,
+    )
+    with torch.no_grad():
+        chosen_rewards = implicit_rewards(chosen, ref_chosen, beta=config.beta)
+        rejected_rewards = implicit_rewards(rejected, ref_rejected, beta=config.beta)
+        metrics = {
+            "dpo/loss": loss.detach(),
+            "dpo/accuracy": preference_accuracy(chosen_rewards, rejected_rewards, pair_count),
+            "dpo/margin_mean": (chosen_rewards - rejected_rewards).sum() / pair_count,
+            "dpo/chosen_reward_mean": chosen_rewards.sum() / pair_count,
+            "dpo/rejected_reward_mean": rejected_rewards.sum() / pair_count,
+        }
+    return loss, metrics
+
+
+def require_separable(model: CausalLM) -> None:
+    """Refuse a model whose log-probabilities come out differently when decoder and output layer are called apart.
+
+    Raises:
+        ConfigError: they do.
+    """
+    device = next(model.parameters()).device
+    ids = torch.tensor([[1, 2]], device=device)
+    batch = PairBatch(ids, torch.tensor([1], device=device), ids[:, 1:], torch.ones_like(ids[:, 1:], dtype=torch.bool))
+    with torch.no_grad(), evaluation_mode(model):
+        apart = response_sums(model, batch)
+        whole, _ = sequence_logprobs(model(input_ids=ids).logits[:, :-1], ids[:, 1:])
+    if not torch.allclose(apart, whole, rtol=1e-3, atol=1e-3):
+        raise ConfigError(
+            f"{type(model).__name__} does more to its logits than scale and cap them, so decoder and output layer "
+            "cannot be called apart. Use another model."
+        )

@@ -1,0 +1,317 @@
+"""The preference trainer: a policy, its frozen reference, and runs over preference pairs."""
+
+import logging
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlcore.checkpoint import publish
+from rlcore.configs import DPOConfig
+from rlcore.dpo.answers import sampled_answers
+from rlcore.dpo.dataset import PreferenceDataset
+from rlcore.dpo.loss import ReferencedPairs, require_separable
+from rlcore.dpo.reference import kept_on_disk, measure_reference, weights_sha256
+from rlcore.dpo.run import TrainingRun, epoch_steps, evaluate_pairs, length_batches
+from rlcore.errors import ConfigError, DataError
+from rlcore.formatting import ChatFormat
+from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.models import (
+    CausalLM,
+    add_lora,
+    choose_device,
+    frozen_copy,
+    load_causal_lm,
+    load_tokenizer,
+    save_causal_lm,
+    without_wrapper,
+)
+from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
+
+COLUMNS = ("prompt", "chosen", "rejected")
+# Settings under which a resumed run still computes the same numbers.
+_FREE_SETTINGS = {"device", "save_every", "logging_steps", "eval_prompts"}
+
+logger = logging.getLogger(__name__)
+
+
+class DPOTrainer:
+    """Train a policy on preference pairs (Rafailov et al. 2023).
+
+    Dropout stays off throughout, so that a policy that equals its reference has loss ln 2 and margin 0 on every pair.
+
+    Args:
+        config: settings.
+        tokenizer: loaded from config.model_name when None.
+        model: causal language model, trained in place; loaded from config.model_name when None.
+        reference_model: frozen by the trainer. When None: a copy of the model, with LoRA the bare base, and none at all
+            when reference_free.
+        on_metrics: gets the numbers of a run, every logging_steps and eval_every optimiser steps.
+        on_samples: gets, at each evaluation, sampled answers to up to eval_prompts validation prompts.
+
+    Raises:
+        ConfigError: a device that is not there; a reference with another vocabulary, or one beside reference_free; a
+            model whose output layer cannot be called apart.
+    """
+
+    def __init__(
+        self,
+        config: DPOConfig,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        model: PreTrainedModel | None = None,
+        reference_model: PreTrainedModel | None = None,
+        on_metrics: MetricSink = ignore_metrics,
+        on_samples: SampleSink = ignore_samples,
+    ):
+        if config.reference_free and reference_model is not None:
+            raise ConfigError("Found a reference_model with reference_free=True. Leave one of them out.")
+        self.config = config
+        self.on_metrics, self.on_samples = on_metrics, on_samples
+        self.tokenizer = tokenizer if tokenizer is not None else load_tokenizer(config.model_name)
+        self.chat = ChatFormat(self.tokenizer)
+        self.device = choose_device(config.device)
+        self.model = load_causal_lm(model if model is not None else config.model_name, device=self.device)
+        require_separable(self.model)
+        if config.lora is not None:
+            self.model = _with_adapters(self.model, config)
+        elif reference_model is None and not config.reference_free:
+            reference_model = frozen_copy(cast(PreTrainedModel, self.model))
+        self.reference_model = reference_model
+        if reference_model is not None:
+            _require_same_vocabulary(self.model, reference_model)
+        self.training_client = AsyncTrainingClient(self.model, reference_model)
+        self._ref_logprobs: dict[str, torch.Tensor] = {}
+
+    def train(
+        self,
+        dataset: PreferenceDataset,
+        eval_dataset: PreferenceDataset | None = None,
+        *,
+        resume_dir: Path | None = None,
+    ) -> dict[str, list[float]]:
+        """Pass num_epochs times over the pairs, with an optimiser and a schedule of their own.
+
+        Args:
+            dataset: pairs to train on.
+            eval_dataset: evaluated every eval_every optimiser steps and after the last one.
+            resume_dir: folder for checkpoints; nothing is written without it. A complete checkpoint in it is resumed
+                from: weights and metrics of the remaining steps are those of an uninterrupted run, bit for bit. The
+                checkpoint with the least loss on eval_dataset stays.
+
+        Returns:
+            One value for each optimiser step of this call, means over its pairs: loss (nats per pair), accuracy,
+            reward_margin, chosen_rewards, rejected_rewards (reward units). With eval_dataset also one for each
+            evaluation: eval_loss, eval_accuracy, eval_margin.
+
+        Raises:
+            ConfigError: a pair is longer than config.max_length or the model's context.
+            DataError: a token is not in the model's vocabulary.
+            CheckpointError: resume_dir holds another run, or no whole checkpoint.
+            TrainingDiverged: max_non_finite_steps optimiser steps in a row had a non-finite loss or gradient.
+        """
+        return self.start(dataset, eval_dataset, resume_dir=resume_dir).to_the_end()
+
+    def start(
+        self,
+        dataset: PreferenceDataset,
+        eval_dataset: PreferenceDataset | None = None,
+        *,
+        resume_dir: Path | None = None,
+    ) -> TrainingRun:
+        """The run that `train` takes to its end; it knows its best step and can go back to it. Same arguments."""
+        self._check_pairs(dataset)
+        if eval_dataset is not None:
+            self._check_pairs(eval_dataset)
+        self.model.eval()
+        folder = None if resume_dir is None else Path(resume_dir)
+        first_epoch = chain.from_iterable(epoch_steps(dataset, self.config, 0))
+        return TrainingRun(
+            self.config,
+            self.training_client,
+            self._with_reference(dataset, first_epoch, folder),
+            None if eval_dataset is None else self._with_length_ordered_reference(eval_dataset, folder),
+            folder=folder,
+            identity=self._identity(dataset, eval_dataset) if folder else {},
+            on_metrics=self.on_metrics,
+            on_evaluated=partial(self._answer, eval_dataset),
+        )
+
+    def evaluate(self, dataset: PreferenceDataset) -> dict[str, float]:
+        """eval_loss (nats per pair), eval_accuracy (ties are no success) and eval_margin (reward units), as means."""
+        self._check_pairs(dataset)
+        return evaluate_pairs(self.training_client, self._with_length_ordered_reference(dataset, None), self.config)
+
+    def save_model(self, folder: Path) -> None:
+        """Write the policy and its tokenizer as an ordinary model folder, adapters merged, in one step."""
+        with publish(folder) as draft:
+            save_causal_lm(self.model, self.tokenizer, draft)
+
+    def close(self) -> None:
+        """Stop the training client. Idempotent."""
+        self.training_client.shutdown()
+
+    def _with_reference(
+        self, dataset: PreferenceDataset, batches: Iterable[list[int]], folder: Path | None
+    ) -> ReferencedPairs:
+        """The pairs with their reference log-probabilities, measured in these batches unless they are known."""
+        if self.config.reference_free:
+            return ReferencedPairs(dataset, torch.zeros(2, len(dataset)), self.chat.pad_id)
+        key = dataset.sha256()
+        if key not in self._ref_logprobs:
+            measure = partial(measure_reference, self.training_client, dataset, batches, self.chat.pad_id)
+            if folder is None:
+                self._ref_logprobs[key] = measure()
+            else:
+                name = f"{self._frozen_sha256()[:16]}-{key[:16]}"
+                self._ref_logprobs[key] = kept_on_disk(folder, name, len(dataset), measure)
+        return ReferencedPairs(dataset, self._ref_logprobs[key], self.chat.pad_id)
+
+    def _with_length_ordered_reference(self, dataset: PreferenceDataset, folder: Path | None) -> ReferencedPairs:
+        return self._with_reference(dataset, length_batches(dataset, self.config.batch_size), folder)
+
+    def _identity(self, dataset: PreferenceDataset, eval_dataset: PreferenceDataset | None) -> dict[str, Any]:
+        """What must be the same for a checkpoint to belong to a run."""
+        return {
+            "config": self.config.model_dump(mode="json", exclude=_FREE_SETTINGS),
+            "pairs": dataset.sha256(),
+            "validation": None if eval_dataset is None else eval_dataset.sha256(),
+            "frozen": self._frozen_sha256(),
+        }
+
+    def _frozen_sha256(self) -> str:
+        """Hash of the reference, or of the base under the adapters."""
+        return weights_sha256(self.model if self.reference_model is None else self.reference_model)
+
+    def _answer(self, dataset: PreferenceDataset | None, step: int) -> None:
+        if dataset is None or not self.config.eval_prompts or self.on_samples is ignore_samples:
+            return
+        rows = sampled_answers(
+            self.training_client,
+            self.chat,
+            dataset,
+            max_prompts=self.config.eval_prompts,
+            max_length=self._length_limit(),
+            seed=self.config.seed,
+        )
+        self.on_samples(step, rows)
+
+    def _check_pairs(self, dataset: PreferenceDataset) -> None:
+        longest = max(map(dataset.length, range(len(dataset))))
+        if longest > self._length_limit():
+            raise ConfigError(
+                f"Found a pair of {longest} tokens, expected at most {self._length_limit()}, the least of "
+                f"config.max_length={self.config.max_length} and the model's context. "
+                f"Build the dataset with max_length={self._length_limit()}."
+            )
+        if dataset.largest_id() >= _vocab_size(self.model):
+            raise DataError(
+                f"Found token {dataset.largest_id()}, but the model knows {_vocab_size(self.model)}. "
+                "Build the dataset with the model's own tokenizer."
+            )
+
+    def _length_limit(self) -> int:
+        """Tokens of prompt and response together, at most."""
+        context = getattr(without_wrapper(self.model).config.get_text_config(), "max_position_embeddings", None)
+        return self.config.max_length if context is None else min(self.config.max_length, context)
+
+
+def train(
+    config: DPOConfig,
+    data: datasets.DatasetDict,
+    output_dir: Path,
+    *,
+    reward: RewardSource | None = None,
+    reference: str | Path | PreTrainedModel | None = None,
+    resume_dir: Path | None = None,
+    on_metrics: MetricSink = ignore_metrics,
+    on_samples: SampleSink = ignore_samples,
+) -> TrainResult:
+    """Train a policy on `data["train"]`, columns prompt, chosen, rejected; publish it as output_dir.
+
+    The published weights are those with the least loss on `data["validation"]`, else the last ones. This is the common
+    interface of all trainers; see PreferenceDataset and DPOTrainer for the errors.
+
+    Args:
+        config: settings.
+        data: preference pairs; texts or chat messages.
+        output_dir: replaced by the new model folder, in one step.
+        reward: refused; preference pairs are the only signal.
+        reference: causal language model or its folder; the starting policy when None.
+        resume_dir: folder for checkpoints; an interrupted run in it is taken up.
+        on_metrics, on_samples: see DPOTrainer.
+    """
+    if reward is not None:
+        raise ConfigError("Found a reward source, expected none: preference pairs are the only signal. Leave it out.")
+    if "train" not in data:
+        raise DataError(f"Found the splits {sorted(data)}, expected train. Name the preference pairs so.")
+    tokenizer = load_tokenizer(config.model_name)
+    pairs = _pairs_of("train", data["train"].to_dict(), tokenizer, config)
+    validation = data["validation"].to_dict() if len(data.get("validation", ())) else None
+    eval_pairs = None if validation is None else _pairs_of("validation", validation, tokenizer, config)
+    trainer = DPOTrainer(
+        config,
+        tokenizer,
+        reference_model=None if reference is None else cast(PreTrainedModel, load_causal_lm(reference)),
+        on_metrics=on_metrics,
+        on_samples=on_samples,
+    )
+    output_dir = Path(output_dir)
+    with ExitStack() as cleanup:
+        cleanup.callback(trainer.close)
+        folder = resume_dir
+        if folder is None:
+            output_dir.parent.mkdir(parents=True, exist_ok=True)
+            temporary = tempfile.TemporaryDirectory(prefix=f".{output_dir.name}.", dir=output_dir.parent)
+            folder = Path(cleanup.enter_context(temporary))
+        run = trainer.start(pairs, eval_pairs, resume_dir=folder)
+        run.to_the_end()
+        run.load_best()
+        trainer.save_model(output_dir)
+    return TrainResult(output_dir, run.best_step, run.last_metrics, run.best_metrics)
+
+
+def _pairs_of(
+    split: str, columns: Mapping[str, Sequence[Any]], tokenizer: PreTrainedTokenizerBase, config: DPOConfig
+) -> PreferenceDataset:
+    missing = [name for name in COLUMNS if name not in columns]
+    if missing:
+        raise DataError(
+            f"Split {split}: found no column {', '.join(missing)}, expected {', '.join(COLUMNS)}. Rename the columns."
+        )
+    ignored = sorted(set(columns) - set(COLUMNS))
+    if ignored:
+        logger.warning("Split %s: the columns %s are not read.", split, ", ".join(ignored))
+    sides = (columns[name] for name in COLUMNS)
+    try:
+        return PreferenceDataset(*sides, tokenizer, config.max_length, config.max_prompt_length)
+    except DataError as error:
+        raise DataError(f"Split {split}: {error}") from error
+
+
+def _with_adapters(model: CausalLM, config: DPOConfig) -> CausalLM:
+    assert config.lora is not None
+    # Adapters are drawn at random; the caller's random stream stays where it was.
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        return add_lora(cast(PreTrainedModel, model), config.lora).eval()
+
+
+def _vocab_size(model: CausalLM) -> int:
+    embeddings = without_wrapper(model).get_input_embeddings()
+    return cast(torch.nn.Embedding, embeddings).num_embeddings
+
+
+def _require_same_vocabulary(model: CausalLM, reference_model: CausalLM) -> None:
+    sizes = _vocab_size(model), _vocab_size(reference_model)
+    if sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"Found {sizes[0]} tokens in the policy's vocabulary and {sizes[1]} in the reference's, expected the same "
+            "tokens. Use a reference with the policy's tokenizer."
+        )

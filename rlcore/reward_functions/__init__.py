@@ -1,0 +1,33 @@
+"""Rewards that are computed from texts: named formulas, checking of answers, functions of one's own.
+
+Loads no torch.
+"""
+
+from rlcore.reward_functions.answers import answer_value, answers_equal, states_answer
+from rlcore.reward_functions.checks import checked_number, checked_scores, checked_weights
+from rlcore.reward_functions.named import (
+    REWARD_FUNCTIONS,
+    correctness,
+    formatting_score,
+    length_penalty_score,
+    length_score,
+)
+from rlcore.reward_functions.sources import as_reward_source, imported_object, reward_function_named, weighted_sum
+
+__all__ = [
+    "REWARD_FUNCTIONS",
+    "answer_value",
+    "answers_equal",
+    "as_reward_source",
+    "checked_number",
+    "checked_scores",
+    "checked_weights",
+    "correctness",
+    "formatting_score",
+    "imported_object",
+    "length_penalty_score",
+    "length_score",
+    "reward_function_named",
+    "states_answer",
+    "weighted_sum",
+]

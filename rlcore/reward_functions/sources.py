@@ -1,0 +1,141 @@
+"""Functions of several forms as reward sources, functions found by name, and weighted sums."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from rlcore.errors import ConfigError
+from rlcore.results import RewardSource
+from rlcore.reward_functions.checks import checked_counts, checked_number, checked_scores, checked_weights
+from rlcore.reward_functions.named import REWARD_FUNCTIONS, Rows
+
+FORMS = "(prompts, responses, metadata=None), or per response (prompt, generated, full_text)"
+
+
+def as_reward_source(function: Callable[..., Any]) -> RewardSource:
+    """A reward function of any of three forms as a reward source. What it returns is checked.
+
+    1. `(prompts, responses)` with or without `metadata`: lists in, one number for each response out.
+    2. Parameters named `prompt`, `generated`, `full_text`, in any order: called with keywords once for each response.
+       `full_text` is the prompt followed by the response.
+    3. Three required parameters of other names: called as form 2, by position.
+
+    Raises:
+        ConfigError: the parameters fit none of the forms. The source raises DataError for a wrong count, None, NaN or
+            infinity, naming the function.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    call = _calling(function, name)
+
+    def source(prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None) -> list[float]:
+        checked_counts(prompts, responses, metadata)
+        return checked_scores(call(prompts, responses, metadata), len(responses), name)
+
+    source.__name__ = name
+    return source
+
+
+def reward_function_named(name: str) -> RewardSource:
+    """A reward source from a setting: a name in REWARD_FUNCTIONS, or `module:function` for one's own.
+
+    Raises:
+        ConfigError: unknown name, no such module, no such function, or one of another form.
+    """
+    if name in REWARD_FUNCTIONS:
+        return REWARD_FUNCTIONS[name]
+    if ":" not in name:
+        raise ConfigError(
+            f"reward function {name!r}: expected {', '.join(REWARD_FUNCTIONS)}, or module:function for your own."
+        )
+    return as_reward_source(imported_object(name.partition(":")[0], name.partition(":")[2]))
+
+
+def imported_object(module_name: str, name: str) -> Any:
+    """A function or class of a module that can be imported.
+
+    Raises:
+        ConfigError: there is no such module, or no such callable in it.
+    """
+    if not module_name or module_name.startswith("."):
+        raise ConfigError(f"Module {module_name!r}: expected a full name, as in package.module.")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"Module {module_name!r}: {error.name} was not found. Correct the name, install it, or run from its folder."
+        ) from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ConfigError(f"{module_name} has no function or class {name!r}. It has {', '.join(own) or 'none'}.")
+    return found
+
+
+def weighted_sum(sources: Mapping[str, RewardSource], weights: Mapping[str, float] | None = None) -> RewardSource:
+    """A reward source whose score is the sum of weight * score over named sources; a weight that is not given is 1.
+
+    Raises:
+        ConfigError: there is no source, or a weight is no finite number or belongs to none. The source raises DataError
+            for scores that are not finite numbers, naming which.
+    """
+    weight_of = checked_weights(sources, weights)
+
+    def source(prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None) -> list[float]:
+        checked_counts(prompts, responses, metadata)
+        totals = [0.0] * len(responses)
+        for name, part in sources.items():
+            scores = checked_scores(part(prompts, responses, metadata), len(responses), f"Reward {name}")
+            totals = [total + weight_of[name] * score for total, score in zip(totals, scores, strict=True)]
+        return totals
+
+    source.__name__ = "+".join(sources)
+    return source
+
+
+def _calling(function: Callable[..., Any], name: str) -> Callable[[Sequence[str], Sequence[str], Rows | None], Any]:
+    """How the function is called for a batch of responses."""
+    signature = _signature(function, name)
+
+    def fits(*args: None, **kwargs: None) -> bool:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError:
+            return False
+        return True
+
+    def each(score: Callable[[str, str], Any]) -> Callable[[Sequence[str], Sequence[str], Rows | None], list[float]]:
+        return lambda prompts, responses, _: [
+            checked_number(score(prompt, response), f"{name}, response {row},")
+            for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
+        ]
+
+    if fits(prompt=None, generated=None, full_text=None):
+        return each(lambda prompt, text: function(prompt=prompt, generated=text, full_text=prompt + text))
+    if fits(None, None, metadata=None):
+        return lambda prompts, responses, metadata: function(prompts, responses, metadata=metadata)
+    takes_lists = fits(None, None) or list(signature.parameters)[:2] == ["prompts", "responses"]
+    if takes_lists and fits(None, None, None):
+        return lambda prompts, responses, metadata: function(prompts, responses, metadata)
+    if fits(None, None):
+        return lambda prompts, responses, metadata: function(prompts, responses)
+    if fits(None, None, None):
+        return each(lambda prompt, text: function(prompt, text, prompt + text))
+    raise ConfigError(f"Reward function {name}{signature}: expected the parameters {FORMS}.")
+
+
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    if not callable(function):
+        raise ConfigError(f"Found {function!r} as a reward function, expected a function {FORMS}.")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise ConfigError(
+            f"Reward function {name} does not tell its parameters. Wrap it in a function {FORMS}."
+        ) from None
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in signature.parameters.values()):
+        raise ConfigError(
+            f"Reward function {name}{signature}: *args does not tell what it expects. Wrap it in a function {FORMS}; "
+            "a reward model in rlcore.RewardModelSource."
+        )
+    return signature

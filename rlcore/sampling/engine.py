@@ -1,0 +1,192 @@
+"""The sampling loop: prompts in, responses with log-probabilities and values out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.batches import Sequences, left_pad
+from rlcore.errors import DataError, TrainingDiverged
+from rlcore.models import CausalLM, TrunkAndHead, evaluation_mode, without_wrapper
+from rlcore.sampling.decoding import Decoding, decoding_for
+from rlcore.sampling.tokens import SamplingParams, sample_tokens, uniform_streams
+
+# Finished rows leave the batch once this share of it is left: moving the cache costs about one step.
+COMPACT_AT = 0.75
+# Steps between two looks at which rows have ended. A GPU waits for the host each time.
+CPU_LOOK_INTERVAL, GPU_LOOK_INTERVAL = 1, 8
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """One response for each prompt, on the model's device. [B, T] tensors are 0 or False on padding."""
+
+    prompt_ids: Tensor
+    """int64 [B, P], left-padded."""
+    prompt_mask: Tensor
+    """int64 [B, P], 1 on real tokens."""
+    response_ids: Tensor
+    """int64 [B, T], right-padded; T is the longest response that was sampled."""
+    response_mask: Tensor
+    """bool [B, T], True on sampled tokens, the end token included."""
+    logprobs: Tensor
+    """float32 [B, T], nats, of the whole distribution at the sampling temperature (of temperature 1 if that is 0)."""
+    values: Tensor | None
+    """float32 [B, T], critic before token t; None without a value head."""
+    terminated: Tensor
+    """bool [B], ended by an end token."""
+    truncated: Tensor
+    """bool [B], cut by the length limit."""
+
+    def sequences(self, pad_id: int) -> Sequences:
+        """Prompts and responses joined."""
+        return Sequences(
+            torch.cat([self.prompt_ids, self.response_ids.masked_fill(~self.response_mask, pad_id)], dim=1),
+            torch.cat([self.prompt_mask, self.response_mask.long()], dim=1),
+            self.response_mask,
+        )
+
+
+def generate(
+    model: CausalLM,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    *,
+    seeds: Sequence[int],
+    end_ids: Sequence[int],
+    pad_id: int,
+    value_head: nn.Module | None = None,
+) -> Samples:
+    """Sample one response for each prompt, without gradient and in evaluation mode.
+
+    A response depends on its prompt, its seed and the parameters, and on the rest of the batch only through rounding:
+    where two tokens are tied to within that, another batch may draw the other one. Prompts that repeat are read once.
+
+    Args:
+        model: causal language model, with or without adapters.
+        prompts: token ids, at least one each.
+        params: how to sample.
+        seeds: one for each prompt, at least 0; each row draws from a stream of its own.
+        end_ids: tokens that end a response; they belong to it.
+        pad_id: fills the rows.
+        value_head: critic, maps hidden states [B, H] to values [B].
+
+    Raises:
+        DataError: there is no prompt, a prompt is empty, too long for the model's context or has an unknown id, or the
+            number of seeds differs.
+        TrainingDiverged: the model's probabilities are not numbers.
+    """
+    parts = TrunkAndHead(model)
+    _check_request(model, prompts, seeds, params.max_new_tokens)
+    device = parts.head.weight.device
+    samples = _blank_samples(prompts, params, pad_id, value_head, device)
+    uniforms = uniform_streams(seeds, params.max_new_tokens).to(device)
+    ends = torch.tensor(list(end_ids), dtype=torch.int64, device=device)
+    with torch.no_grad(), evaluation_mode(model):
+        decoding, hidden = _read_prompts(model, parts, prompts, params, pad_id)
+        rows = torch.arange(len(prompts), device=device)
+        running = torch.ones_like(rows, dtype=torch.bool)
+        for step in range(params.max_new_tokens):
+            tokens, logprobs = sample_tokens(parts.logits(hidden), uniforms[rows, step], params)
+            samples.response_ids[rows, step] = tokens.where(running, pad_id)
+            samples.response_mask[rows, step] = running
+            samples.logprobs[rows, step] = logprobs.float().where(running, 0.0)
+            if value_head is not None and samples.values is not None:
+                samples.values[rows, step] = value_head(hidden).float().where(running, 0.0)
+            running = running & ~torch.isin(tokens, ends)
+            if (step + 1) % (CPU_LOOK_INTERVAL if device.type == "cpu" else GPU_LOOK_INTERVAL) == 0:
+                live = running.nonzero().squeeze(-1)
+                if len(live) == 0:
+                    break
+                if len(live) <= COMPACT_AT * len(rows):
+                    decoding.keep(live)
+                    rows, running, tokens = rows[live], running[live], tokens[live]
+            if step + 1 < params.max_new_tokens:
+                hidden = decoding.advance(tokens)
+    return _finished(samples, ends)
+
+
+def _check_request(
+    model: CausalLM, prompts: Sequence[Sequence[int]], seeds: Sequence[int], max_new_tokens: int
+) -> None:
+    if not prompts or len(seeds) != len(prompts):
+        raise DataError(
+            f"Found {len(prompts)} prompts and {len(seeds)} seeds. Expected at least one prompt, a seed each."
+        )
+    causal_lm = without_wrapper(model)
+    context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
+    vocab_size = cast(nn.Embedding, causal_lm.get_input_embeddings()).num_embeddings
+    for row, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise DataError(f"Prompt {row} has no token. Expected at least one; start it with a BOS token or text.")
+        if context is not None and len(prompt) + max_new_tokens > context:
+            raise DataError(
+                f"Prompt {row}: {len(prompt)} tokens and {max_new_tokens} new ones exceed the model's context of "
+                f"{context}. Shorten the prompt or lower max_new_tokens."
+            )
+        if not 0 <= min(prompt) <= max(prompt) < vocab_size:
+            raise DataError(
+                f"Prompt {row}: found ids from {min(prompt)} to {max(prompt)}, expected 0 to {vocab_size - 1}. "
+                "Use the model's own tokenizer."
+            )
+
+
+def _blank_samples(
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    pad_id: int,
+    value_head: nn.Module | None,
+    device: torch.device,
+) -> Samples:
+    prompt_ids, prompt_mask = left_pad(prompts, pad_id)
+    shape = (len(prompts), params.max_new_tokens)
+    return Samples(
+        prompt_ids=prompt_ids.to(device),
+        prompt_mask=prompt_mask.to(device),
+        response_ids=torch.full(shape, pad_id, device=device),
+        response_mask=torch.zeros(shape, dtype=torch.bool, device=device),
+        logprobs=torch.zeros(shape, device=device),
+        values=None if value_head is None else torch.zeros(shape, device=device),
+        terminated=torch.zeros(shape[0], dtype=torch.bool, device=device),
+        truncated=torch.ones(shape[0], dtype=torch.bool, device=device),
+    )
+
+
+def _read_prompts(
+    model: CausalLM, parts: TrunkAndHead, prompts: Sequence[Sequence[int]], params: SamplingParams, pad_id: int
+) -> tuple[Decoding, Tensor]:
+    """Decoding that has read each different prompt once, and the hidden state [B, H] of each prompt's last token."""
+    places: dict[tuple[int, ...], int] = {}
+    place_of = [places.setdefault(tuple(prompt), len(places)) for prompt in prompts]
+    device = parts.head.weight.device
+    ids, mask = left_pad(list(places), pad_id)
+    decoding = decoding_for(model)(parts, ids.shape[1] + params.max_new_tokens)
+    hidden = decoding.start(ids.to(device), mask.to(device))
+    if len(places) < len(prompts):
+        repeated = torch.tensor(place_of, device=device)
+        decoding.keep(repeated)
+        hidden = hidden[repeated]
+    return decoding, hidden
+
+
+def _finished(samples: Samples, ends: Tensor) -> Samples:
+    """Without the columns that no response reached, and with what ended each response."""
+    if not bool(samples.logprobs.isfinite().all()):
+        row = int((~samples.logprobs.isfinite()).any(dim=1).nonzero()[0])
+        raise TrainingDiverged(
+            f"The log-probabilities for prompt {row} are not finite, expected numbers: the model's weights or "
+            "activations overflowed. Go back to an earlier checkpoint."
+        )
+    length = int(samples.response_mask.sum(dim=1).max())
+    terminated = (torch.isin(samples.response_ids, ends) & samples.response_mask).any(dim=1)
+    return replace(
+        samples,
+        response_ids=samples.response_ids[:, :length],
+        response_mask=samples.response_mask[:, :length],
+        logprobs=samples.logprobs[:, :length],
+        values=None if samples.values is None else samples.values[:, :length],
+        terminated=terminated,
+        truncated=~terminated,
+    )

@@ -1,0 +1,113 @@
+"""Answers of a model to prompts, and how likely another model finds them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rlcore.batches import join
+from rlcore.errors import ConfigError
+from rlcore.formatting import ChatFormat
+from rlcore.models import CausalLM, PPOModel, choose_device, evaluation_mode, load_causal_lm, load_tokenizer
+from rlcore.sampling import SamplingParams, generate
+
+BATCH_ROWS = 256
+"""Responses that are sampled or read at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Responses to prompts, one of each in the order of the prompts."""
+
+    prompt_ids: list[list[int]]
+    """Tokens of each prompt."""
+    response_ids: list[list[int]]
+    """Tokens of each response, the end token included."""
+    texts: list[str]
+    """Each response without its end token."""
+    finished: list[bool]
+    """Whether the response ended by itself."""
+    logprobs: list[Tensor]
+    """For each response [T], nats of its tokens when they were sampled."""
+
+
+class Speaker:
+    """A model that answers, with its tokenizer.
+
+    Args:
+        folder: model folder.
+
+    Raises:
+        ConfigError, CheckpointError: the folder holds no whole model.
+    """
+
+    def __init__(self, folder: Path | str):
+        self.folder = folder
+        self.model: CausalLM = load_causal_lm(folder, device=choose_device(None))
+        self.chat = ChatFormat(load_tokenizer(folder))
+        self.context: int | None = getattr(self.model.config, "max_position_embeddings", None)
+
+    def answer(self, prompts: Sequence[str], params: SamplingParams, seeds: Sequence[int]) -> Answers:
+        """Sample one response to each prompt.
+
+        Raises:
+            ConfigError: the longest response leaves no room for a prompt.
+        """
+        prompt_ids = [self.encode_prompt(prompt, params.max_new_tokens) for prompt in prompts]
+        response_ids: list[list[int]] = []
+        finished: list[bool] = []
+        logprobs: list[Tensor] = []
+        for start in range(0, len(prompts), BATCH_ROWS):
+            rows = slice(start, start + BATCH_ROWS)
+            samples = generate(
+                self.model,
+                prompt_ids[rows],
+                params,
+                seeds=seeds[rows],
+                end_ids=[self.chat.end_id],
+                pad_id=self.chat.pad_id,
+            )
+            for ids, nats, mask in zip(samples.response_ids, samples.logprobs, samples.response_mask, strict=True):
+                response_ids.append(ids[mask].tolist())
+                logprobs.append(nats[mask].cpu())
+            finished += samples.terminated.tolist()
+        texts = [self.chat.decode_response(ids) for ids in response_ids]
+        return Answers(prompt_ids, response_ids, texts, finished, logprobs)
+
+    def encode_prompt(self, prompt: str, response_length: int) -> list[int]:
+        """Tokens of a prompt that leaves room for a response; a longer one loses its beginning.
+
+        Raises:
+            ConfigError: there is no room.
+        """
+        ids = self.chat.encode_prompt(prompt)
+        if self.context is None:
+            return ids
+        if response_length >= self.context:
+            raise ConfigError(
+                f"A response of {response_length} tokens leaves no room for a prompt: {self.folder} reads "
+                f"{self.context} tokens. Lower max_new_tokens."
+            )
+        return self.chat.cut_prompt(ids, self.context - response_length)
+
+    def logprobs_of(
+        self, prompt_ids: Sequence[list[int]], response_ids: Sequence[list[int]], temperature: float
+    ) -> list[Tensor]:
+        """For each response [T], nats of its tokens under this model, by reading prompt and response (no sampling)."""
+        reader = PPOModel(self.model)
+        nats: list[Tensor] = []
+        with torch.inference_mode(), evaluation_mode(reader):
+            for start in range(0, len(prompt_ids), BATCH_ROWS):
+                rows = slice(start, start + BATCH_ROWS)
+                sequences = join(prompt_ids[rows], response_ids[rows], self.chat.pad_id).to(self.model.device)
+                logprobs = reader.response_outputs(sequences, temperature).logprobs
+                nats += [row[mask].cpu() for row, mask in zip(logprobs, sequences.response_mask, strict=True)]
+        return nats
+
+    def text_logprobs(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Tensor]:
+        """For each response that holds a token, nats of its tokens after its prompt, the end token left out."""
+        encoded = zip(prompts, map(self.chat.encode_response, responses), strict=True)
+        pairs = [(self.encode_prompt(prompt, len(ids)), ids) for prompt, ids in encoded if ids]
+        return self.logprobs_of([prompt for prompt, _ in pairs], [ids for _, ids in pairs], 1.0)

@@ -1,0 +1,172 @@
+"""The command groups of `rlhf` that need a checkout: `pipeline` and `ui`."""
+
+import argparse
+import atexit
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from rlcore.errors import RLCoreError
+from tasks.progress import Checklist, LineChecklist, LiveChecklist, watched_by
+from tasks.records import artifacts, environment
+from tasks.records.parameters import resolve
+from tasks.records.processes import process_start
+from tasks.report import terminal_table
+from tasks.servers import ServerFailed, answers, mlflow_server, prefect_server, running
+
+
+FLOW = "flows.rlhf_pipeline.rlhf_pipeline"
+"""The flow as a worker names it. Tasks do not import flows."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the command to stop.
+
+    Attributes:
+        exit_code: 130 after SIGINT, 143 after SIGTERM.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+def pipeline(parser: argparse.ArgumentParser) -> None:
+    """Train, measure and register a policy."""
+    verbs = parser.add_subparsers(metavar="verb", required=True)
+    run = verbs.add_parser("run", help="bring the whole pipeline up to date", description=_run_pipeline.__doc__)
+    run.add_argument("--params", metavar="FILE", help="parameter file; its settings go over those of params.yaml")
+    run.add_argument(
+        "--set", metavar="SECTION.KEY=VALUE", dest="sets", action="append", default=[], help="one setting; repeatable"
+    )
+    run.add_argument("--seed", metavar="N", type=int, help="the same as --set seed=N")
+    run.add_argument(
+        "--force", metavar="STAGE", action="append", default=[], choices=artifacts.STAGES,
+        help="run this stage although nothing changed; repeatable",
+    )  # fmt: skip
+    run.set_defaults(run=_run_pipeline)
+
+
+def ui(parser: argparse.ArgumentParser) -> None:
+    """Show runs, traces and the registry in the browser."""
+    parser.set_defaults(run=_show_ui)
+
+
+def _run_pipeline(arguments: argparse.Namespace) -> int:
+    """Run what is not done yet, record all of it, and say what came out."""
+    params = Path(arguments.params).resolve() if arguments.params else None
+    sets = [*arguments.sets, *([f"seed={arguments.seed}"] if arguments.seed is not None else [])]
+    root = _enter_checkout()
+    resolve(overrides=params, sets=sets)
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    console = Console()
+    try:
+        with _checklist(console) as checklist, _stoppable():
+            summary = _run_flow(root, checklist, str(params) if params else None, sets, arguments.force)
+    except Stopped as stop:
+        console.print("Stopped. What is done is kept; the same command goes on from there.")
+        return stop.exit_code
+    except RLCoreError as error:
+        console.print(Text(f"Stopped: {error}", style="red"))
+        console.print("What is done is kept; the same command goes on from there.")
+        return getattr(error, "exit_code", 2)
+    console.print(terminal_table(summary))
+    return 0
+
+
+def _run_flow(
+    root: Path, checklist: Checklist, params: str | None, sets: list[str], force: list[str]
+) -> dict[str, Any]:
+    """Run the flow in this process, on the user's Prefect server or else on a temporary one."""
+    server = None
+    if url := os.environ.get("PREFECT_API_URL"):
+        if not answers(f"{url}/health"):
+            raise ServerFailed(f"Prefect at {url} does not answer. Start it, or unset PREFECT_API_URL.")
+    else:
+        checklist.note("starting Prefect's temporary server")
+        server = prefect_server(root)
+        # Registered before Prefect is imported, so that it runs after Prefect has sent its last events.
+        atexit.register(server.stop)
+        os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{server.port}/api"
+    # The server starts while this process loads Prefect and MLflow.
+    from prefect.flows import load_flow_from_entrypoint
+
+    from tasks.records.versioning import uncommitted
+
+    rlhf_pipeline = load_flow_from_entrypoint(FLOW, use_placeholder_flow=False)
+    if server is not None:
+        server.wait()
+    with watched_by(checklist):
+        summary = rlhf_pipeline(params_file=params, sets=sets, force=force)
+    seconds = time.time() - process_start()
+    return {
+        **summary,
+        "seconds": seconds,
+        "orchestration_seconds": seconds - summary["stage_seconds"],
+        "uncommitted": uncommitted(root),
+    }
+
+
+def _show_ui(arguments: argparse.Namespace) -> int:
+    """Serve MLflow and Prefect on the state of this checkout until Ctrl-C."""
+    root = _enter_checkout()
+    os.environ["PREFECT_UI_ENABLED"] = "true"
+    print("Starting MLflow and Prefect; this takes some seconds.", flush=True)
+    try:
+        with (
+            _stoppable(),
+            running(mlflow_server(root)) as mlflow,
+            running(prefect_server(root, "prefect-ui", ui=True)) as prefect,
+        ):
+            mlflow.wait()
+            prefect.wait()
+            print(f"MLflow:  http://127.0.0.1:{mlflow.port}\nPrefect: http://127.0.0.1:{prefect.port}", flush=True)
+            print("Ctrl-C stops both.", flush=True)
+            while mlflow.process.poll() is None and prefect.process.poll() is None:
+                time.sleep(0.5)
+            raise ServerFailed(f"A server ended by itself. See {mlflow.log} and {prefect.log}.")
+    except Stopped:
+        return 0
+
+
+def _enter_checkout() -> Path:
+    root = artifacts.find_root()
+    os.chdir(root)
+    environment.apply(root)
+    return root
+
+
+@contextmanager
+def _checklist(console: Console) -> Iterator[Checklist]:
+    if console.is_terminal:
+        with LiveChecklist(console) as checklist:
+            yield checklist
+    else:
+        yield LineChecklist(lambda text: print(text, flush=True))
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM raise Stopped, once: a second one must not break into the clean-up."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        sys.stderr.write("\nStopping; the running stage gets 15 seconds to clean up.\n")
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

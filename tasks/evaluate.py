@@ -1,0 +1,307 @@
+"""Stage `evaluate`: the policy beside its SFT start and the champion, on prompts that no stage has seen."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlcore.configs import EvaluateConfig
+from rlcore.errors import DataError
+from rlcore.reward import RewardModelSource
+from rlcore.rollout import stream_seed
+from rlcore.sampling import SamplingParams
+from tasks import figures, measures
+from tasks.answers import Answers, Speaker
+from tasks.demos import named_function
+from tasks.records.artifacts import (
+    CHAMPION_DIR,
+    EVALUATE,
+    FIGURES,
+    NO_CHAMPION,
+    POLICY_DIR,
+    PREFERENCES,
+    PROMPTS,
+    REWARD_DIR,
+    SAMPLES,
+    SFT_DIR,
+    TRACES,
+    read_rows,
+    write_json,
+)
+from tasks.records.parameters import load_parameters
+from tasks.records.stage import main, stage
+from tasks.records.trace import finite, last_values
+
+Gold = Callable[[Mapping[str, Any], str, bool], Mapping[str, float]]
+Row = Mapping[str, Any]
+
+SCORE, LENGTH, ENDED = "reward/score_mean", "response/length_mean", "response/eos_fraction"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Answers of one model to all prompts and what was measured on them."""
+
+    answers: Answers
+    sampled: dict[str, list[float]]
+    """Measure → one value for each sampled answer: what the checker says, score, length, whether it ended."""
+    greedy: dict[str, list[float]]
+    """What the checker says of the likeliest answer to each prompt."""
+
+
+def evaluate(config: EvaluateConfig) -> None:
+    """Measure the models, draw the figures and keep answers to be read.
+
+    Raises:
+        ConfigError: `gold` names no function, or max_new_tokens leaves no room for a prompt.
+        DataError: there are no held-out prompts, or the checker cannot read a row.
+    """
+    gold: Gold | None = named_function("evaluate.gold", config.gold) if config.gold else None
+    rows = read_rows(PROMPTS["held_out"])
+    if not rows:
+        raise DataError(f"{PROMPTS['held_out']}: found 0 prompts. Raise validate.held_out_share, or add prompts.")
+    with stage("evaluate", config) as run:
+        reward = RewardModelSource(REWARD_DIR)
+        sheets, kl = measure_models(config, rows, _folders(), reward, gold)
+        metrics = {**compare_models(config, rows, sheets, kl), **reward_accuracy(config, reward)}
+        if config.text_model is not None:
+            metrics.update(perplexities(Path(config.text_model), _repeated(rows, config), sheets))
+        checks = validation_checks(read_rows(SAMPLES["policy"]), read_rows(PROMPTS["validation"]), gold)
+        policy_trace = read_rows(TRACES["policy"])
+        published = last_values(policy_trace).get("best/step")
+        metrics.update(validation_gold(checks, published))
+        for step, values in checks.items():
+            run.log(step, values)
+        run.log_samples(0, examples(config, rows, sheets))
+        write_json(EVALUATE, finite(metrics))
+        figures.draw(_figure_data(policy_trace, checks, metrics, published), FIGURES)
+        run.finish()
+
+
+def measure_models(
+    config: EvaluateConfig,
+    rows: Sequence[Row],
+    folders: Mapping[str, Path],
+    reward: RewardModelSource,
+    gold: Gold | None,
+) -> tuple[dict[str, Sheet], list[list[float]]]:
+    """Let every model answer, and read the policy's answers with the SFT model.
+
+    Args:
+        config: settings.
+        rows: prompts; each is answered samples_per_prompt times.
+        folders: name → model folder; `sft` and `policy` are needed.
+        reward: scores the answers.
+        gold: the checker.
+
+    Returns:
+        A sheet for each model; for each answer of the policy the KL to the SFT model, nats of each token (k1).
+    """
+    sheets: dict[str, Sheet] = {}
+    kl: list[list[float]] = []
+    # One model at a time is in memory; the policy comes first, so that SFT can read its answers.
+    for name in sorted(folders, key=lambda name: name != "policy"):
+        speaker = Speaker(folders[name])
+        sheets[name] = _answer_all(config, rows, speaker, reward, gold)
+        if name == "sft":
+            answers = sheets["policy"].answers
+            reference = speaker.logprobs_of(answers.prompt_ids, answers.response_ids, config.temperature)
+            kl = [(ours - theirs).tolist() for ours, theirs in zip(answers.logprobs, reference, strict=True)]
+    return {name: sheets[name] for name in folders}, kl
+
+
+def compare_models(
+    config: EvaluateConfig, rows: Sequence[Row], sheets: Mapping[str, Sheet], kl: Sequence[Sequence[float]]
+) -> dict[str, float]:
+    """All numbers of evaluate.json that come from answers to the held-out prompts, with their intervals."""
+    once = measures.GroupBootstrap([_group(row) for row in rows], config.bootstrap_samples, config.seed)
+    repeated = [_group(row) for row in _repeated(rows, config)]
+    often = measures.GroupBootstrap(repeated, config.bootstrap_samples, config.seed)
+    metrics: dict[str, float] = {}
+    for model, sheet in sheets.items():
+        for name, values in sheet.sampled.items():
+            metrics.update(_with_interval(f"{name}/{model}", values, often))
+        for name, values in sheet.greedy.items():
+            metrics.update(_with_interval(f"{name}_greedy/{model}", values, once))
+        for n in (1, 2):
+            metrics[f"response/distinct_{n}/{model}"] = measures.distinct_n(sheet.answers.texts, n)
+        metrics[f"response/distinct_count/{model}"] = len(set(sheet.answers.texts))
+    metrics.update(_with_interval(SCORE, sheets["policy"].sampled[SCORE], often))
+    metrics.update(_with_interval("kl/ref_sequence_mean", [sum(tokens) for tokens in kl], often))
+    metrics["kl/ref_token_mean"] = measures.mean([nats for tokens in kl for nats in tokens])
+    for other, gain in (("sft", "gain"), ("champion", "gain_over_champion")):
+        if other in sheets:
+            metrics.update(_gains(sheets["policy"], sheets[other], gain, often))
+    judge = "gold" if "gold" in sheets["policy"].sampled else SCORE
+    shares = measures.compare(sheets["policy"].sampled[judge], sheets["sft"].sampled[judge])
+    return {**metrics, "win/policy": shares["win"], "win/sft": shares["lose"], "win/tie": shares["tie"]}
+
+
+def reward_accuracy(config: EvaluateConfig, reward: RewardModelSource) -> dict[str, float]:
+    """How often the reward model prefers the chosen answer of held-out pairs; nothing where there are none."""
+    pairs = read_rows(PREFERENCES["held_out"])
+    if not pairs:
+        return {}
+    prompts = [pair["prompt"] for pair in pairs]
+    chosen, rejected = (reward(prompts, [pair[side] for pair in pairs]) for side in ("chosen", "rejected"))
+    right = [float(better > worse) for better, worse in zip(chosen, rejected, strict=True)]
+    groups = measures.GroupBootstrap([_group(pair) for pair in pairs], config.bootstrap_samples, config.seed)
+    return _with_interval("reward_model/accuracy", right, groups)
+
+
+def perplexities(text_model: Path, rows: Sequence[Row], sheets: Mapping[str, Sheet]) -> dict[str, float]:
+    """Perplexity of each model's answers under one language model: gibberish that scores well is unlikely there."""
+    reader = Speaker(text_model)
+    prompts = [row["prompt"] for row in rows]
+    return {
+        f"response/perplexity/{model}": measures.perplexity(
+            nats.tolist() for nats in reader.text_logprobs(prompts, sheet.answers.texts)
+        )
+        for model, sheet in sheets.items()
+    }
+
+
+def validation_checks(samples: Sequence[Row], prompts: Sequence[Row], gold: Gold | None) -> dict[int, dict[str, float]]:
+    """What the checker says of the answers that training sampled for validation prompts: step → measure → mean.
+
+    Raises:
+        DataError: an answer belongs to no validation prompt.
+    """
+    if gold is None:
+        return {}
+    known = {row["prompt"]: row for row in prompts}
+    checks: dict[int, list[Mapping[str, float]]] = {}
+    for sample in samples:
+        if sample["prompt"] not in known:
+            raise DataError(
+                f"{SAMPLES['policy']}: {sample['prompt']!r} is no validation prompt. Run the stage policy again."
+            )
+        checked = gold(known[sample["prompt"]], sample["response"], sample["finished"])
+        checks.setdefault(int(sample["step"]), []).append(checked)
+    return {
+        step: {f"validation/{name}": measures.mean([each[name] for each in checked]) for name in checked[0]}
+        for step, checked in sorted(checks.items())
+    }
+
+
+def validation_gold(checks: Mapping[int, Mapping[str, float]], published: float | None) -> dict[str, float]:
+    """Gold on validation prompts at its best, at the last step and at the published one.
+
+    Each is averaged with its neighbours: the best of many noisy measures would be too good, and every run would seem to
+    have fallen from it.
+    """
+    if not checks:
+        return {}
+    values = dict(zip(checks, measures.smoothed([check["validation/gold"] for check in checks.values()]), strict=True))
+    last = list(values)[-1]
+    return {
+        "validation_gold/best": max(values.values()),
+        "validation_gold/final": values[last],
+        "validation_gold/published": values.get(last if published is None else int(published), values[last]),
+    }
+
+
+def examples(config: EvaluateConfig, rows: Sequence[Row], sheets: Mapping[str, Sheet]) -> list[dict[str, Any]]:
+    """Prompts spread over the held-out ones, with the first sampled answer before and after training."""
+    first = {row["prompt"]: index for index, row in reversed(list(enumerate(rows)))}
+    indices = sorted(first.values())
+    count = min(config.example_prompts, len(indices))
+    table = []
+    for index in (indices[position * len(indices) // count] for position in range(count)):
+        sample = index * config.samples_per_prompt
+        row: dict[str, Any] = {"prompt": rows[index]["prompt"]}
+        for model, label in (("sft", "before"), ("policy", "after")):
+            sheet = sheets[model]
+            row[label] = sheet.answers.texts[sample]
+            row[f"score_{label}"] = sheet.sampled[SCORE][sample]
+            if "gold" in sheet.sampled:
+                row[f"gold_{label}"] = sheet.sampled["gold"][sample]
+        table.append(row)
+    return table
+
+
+def _folders() -> dict[str, Path]:
+    folders = {"sft": SFT_DIR, "policy": POLICY_DIR}
+    if CHAMPION_DIR.is_dir() and not NO_CHAMPION.exists():
+        folders["champion"] = CHAMPION_DIR
+    return folders
+
+
+def _answer_all(
+    config: EvaluateConfig, rows: Sequence[Row], speaker: Speaker, reward: RewardModelSource, gold: Gold | None
+) -> Sheet:
+    repeated = _repeated(rows, config)
+    prompts = [row["prompt"] for row in repeated]
+    # The same random numbers for every model: what differs between answers is the model.
+    seeds = [stream_seed(config.seed, "evaluate", row) for row in range(len(repeated))]
+    params = SamplingParams(max_new_tokens=config.max_new_tokens, temperature=config.temperature)
+    answers = speaker.answer(prompts, params, seeds)
+    sampled = _check(gold, repeated, answers)
+    sampled[SCORE] = reward(prompts, answers.texts)
+    sampled[LENGTH] = [float(len(ids)) for ids in answers.response_ids]
+    sampled[ENDED] = [float(finished) for finished in answers.finished]
+    return Sheet(answers, sampled, _greedy(config, rows, speaker, gold) if gold else {})
+
+
+def _greedy(config: EvaluateConfig, rows: Sequence[Row], speaker: Speaker, gold: Gold) -> dict[str, list[float]]:
+    """Equal prompts have one likeliest answer, so each is asked once."""
+    distinct = {row["prompt"]: row for row in rows}
+    params = SamplingParams(max_new_tokens=config.max_new_tokens, temperature=0.0)
+    answers = speaker.answer(list(distinct), params, [0] * len(distinct))
+    position = {prompt: index for index, prompt in enumerate(distinct)}
+    checked = _check(gold, list(distinct.values()), answers)
+    return {name: [values[position[row["prompt"]]] for row in rows] for name, values in checked.items()}
+
+
+def _check(gold: Gold | None, rows: Sequence[Row], answers: Answers) -> dict[str, list[float]]:
+    if gold is None:
+        return {}
+    results = [gold(*each) for each in zip(rows, answers.texts, answers.finished, strict=True)]
+    return {name: [result[name] for result in results] for name in results[0]}
+
+
+def _gains(ours: Sheet, theirs: Sheet, gain: str, groups: measures.GroupBootstrap) -> dict[str, float]:
+    """Gains of paired answers in score and in all that the checker measures, and in `win`: 1 better, -1 worse."""
+    pairs = {name: (ours.sampled[name], theirs.sampled[name]) for name in ours.sampled if name not in (LENGTH, ENDED)}
+    differences = {name: [a - b for a, b in zip(*pair, strict=True)] for name, pair in pairs.items()}
+    judged = differences["gold" if "gold" in differences else SCORE]
+    differences["win"] = [float(difference > 0) - float(difference < 0) for difference in judged]
+    gains: dict[str, float] = {}
+    for name, values in differences.items():
+        gains.update(_with_interval(f"{name}/{gain}", values, groups))
+    return gains
+
+
+def _with_interval(name: str, values: Sequence[float], groups: measures.GroupBootstrap) -> dict[str, float]:
+    low, high = groups.interval(values)
+    return {name: measures.mean(values), f"{name}_low": low, f"{name}_high": high}
+
+
+def _repeated(rows: Sequence[Row], config: EvaluateConfig) -> list[Row]:
+    return [row for row in rows for _ in range(config.samples_per_prompt)]
+
+
+def _group(row: Row) -> str:
+    return str(row.get("group", row["prompt"]))
+
+
+def _figure_data(
+    policy_trace: Sequence[Row],
+    checks: Mapping[int, Mapping[str, float]],
+    metrics: Mapping[str, float],
+    published: float | None,
+) -> figures.FigureData:
+    parameters = load_parameters()
+    ppo = parameters.ppo
+    return figures.FigureData(
+        policy=policy_trace,
+        checker=[{"step": step, **values} for step, values in checks.items()],
+        results=metrics,
+        published_step=None if published is None else int(published),
+        kl_target=ppo.kl_target if ppo.kl_target_unit == "sequence" and ppo.kl_penalty_coef > 0 else None,
+        kl_budget=parameters.gate.max_kl_sequence,
+    )
+
+
+if __name__ == "__main__":
+    main(evaluate, EvaluateConfig)

@@ -1,0 +1,104 @@
+"""The summary of a pipeline run for people: what happened, was it good, where to look, what next."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from tasks.progress import duration
+
+MEASURES = (
+    "gold/sft", "gold/policy", "number_right/sft", "number_right/policy", "reward/score_mean", "kl/ref_sequence_mean",
+    "reward_model/accuracy", "response/length_mean/policy", "response/eos_fraction/policy",
+)  # fmt: skip
+"""Measures of `evaluate.json` that the summary shows; as many as there are."""
+
+
+def sections(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Question and answer, four times.
+
+    Args:
+        summary: what the flow returned, with `uncommitted` where git was asked.
+    """
+    return [
+        ("What happened", _happened(summary)),
+        ("Was it good", _good(summary)),
+        ("Where to look", _where(summary)),
+        ("What next", _next(summary)),
+    ]
+
+
+def terminal_table(summary: Mapping[str, Any]) -> Table:
+    """The summary for a terminal."""
+    table = Table(show_header=False, title="rlhf-pipeline", title_justify="left", show_lines=True)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for question, answer in sections(summary):
+        table.add_row(question, Text(answer))
+    return table
+
+
+def markdown(summary: Mapping[str, Any]) -> str:
+    """The summary as a Prefect artifact."""
+    rows = "\n".join(
+        f"| {question} | {answer.replace('|', '/').replace(chr(10), '<br>')} |"
+        for question, answer in sections(summary)
+    )
+    return f"| | |\n|---|---|\n{rows}\n"
+
+
+def _happened(summary: Mapping[str, Any]) -> str:
+    stages = summary["stages"]
+    lines = []
+    ran = [
+        f"{name} {duration(facts['seconds'].get('wall', 0.0))}"
+        for name, facts in stages.items()
+        if not facts["cache_hit"]
+    ]
+    cached = [name for name, facts in stages.items() if facts["cache_hit"]]
+    if ran:
+        lines.append(f"ran: {', '.join(ran)}")
+    if cached:
+        lines.append(f"nothing new, taken from the cache: {', '.join(cached)}")
+    lines.append(
+        f"{duration(summary['seconds'])} in all, of which {duration(summary['orchestration_seconds'])} orchestration"
+    )
+    lines += [f"params.yaml changed: {change}" for change in summary["changed_parameters"]]
+    return "\n".join(lines)
+
+
+def _good(summary: Mapping[str, Any]) -> str:
+    evaluation = summary["evaluation"]
+    lines = [f"{name} {evaluation[name]:.3f}{_interval(evaluation, name)}" for name in MEASURES if name in evaluation]
+    gate = summary["gate"]
+    if gate["passed"]:
+        return "\n".join([*lines, f"the gate passed it: {summary['version']} is the challenger"])
+    refusals = [reason for reason in gate["reasons"] if reason.endswith("refused")]
+    return "\n".join([*lines, "the gate refused it, so it is no challenger:", *refusals])
+
+
+def _where(summary: Mapping[str, Any]) -> str:
+    return "\n".join(
+        [
+            f"MLflow run {summary['mlflow']['run_id']} (`rlhf ui`, then {summary['mlflow']['page']})",
+            "figures: data/metrics/figures/    numbers: data/metrics/evaluate.json",
+            "answers before and after: data/metrics/evaluate-samples.jsonl",
+            f"registry: {summary['version']}    logs of the stages: .rlhf/logs/",
+        ]
+    )
+
+
+def _next(summary: Mapping[str, Any]) -> str:
+    lines = []
+    if changed := summary.get("uncommitted"):
+        lines.append(f"git add {' '.join(changed)} && git commit    keeps which data and models belong to this code")
+    lines.append("rlhf ui    shows runs, traces and the registry")
+    if summary["gate"]["passed"]:
+        lines.append("set the alias `champion` on the version in MLflow, if you agree with the gate")
+    return "\n".join(lines)
+
+
+def _interval(evaluation: Mapping[str, float], name: str) -> str:
+    low, high = evaluation.get(f"{name}_low"), evaluation.get(f"{name}_high")
+    return f"  [{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""

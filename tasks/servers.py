@@ -1,0 +1,123 @@
+"""Servers on this machine for as long as somebody needs them: Prefect's API, MLflow's UI."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlcore.errors import RLCoreError
+from tasks.records import artifacts
+from tasks.records.processes import end_group, start_ticks
+
+HOST = "127.0.0.1"
+START_SECONDS = 300.0
+"""How long a loaded machine may take to start a server."""
+
+
+class ServerFailed(RLCoreError):
+    """A server did not start, or does not answer."""
+
+
+class Server:
+    """A server process in a group of its own."""
+
+    def __init__(self, name: str, root: Path, arguments: list[str], port: int, health: str):
+        self.name = name
+        self.port = port
+        self.log = root / artifacts.STATE / "logs" / f"{name}.log"
+        self._health = f"http://{HOST}:{port}{health}"
+        self._note = root / artifacts.STATE / f"{name}.json"
+        self._end_leftover()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *arguments], cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        artifacts.write_json(self._note, {"group": self.process.pid, "start_ticks": start_ticks(self.process.pid)})
+
+    def wait(self) -> None:
+        """Until it answers.
+
+        Raises:
+            ServerFailed: it ended, or START_SECONDS went by.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while not answers(self._health):
+            if self.process.poll() is not None:
+                raise ServerFailed(f"{self.name} ended with exit status {self.process.returncode}. See {self.log}.")
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name} did not answer within {START_SECONDS:.0f} s. See {self.log}.")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End the server and what it started."""
+        end_group(self.process.pid, grace=10.0)
+        self.process.wait()
+        self._note.unlink(missing_ok=True)
+
+    def _end_leftover(self) -> None:
+        """A command that was killed outright leaves its server running."""
+        if self._note.exists():
+            note = json.loads(self._note.read_text(encoding="utf-8"))
+            if start_ticks(note["group"]) == note["start_ticks"]:
+                end_group(note["group"])
+            self._note.unlink(missing_ok=True)
+
+
+def prefect_server(root: Path, name: str = "prefect-server", *, ui: bool = False) -> Server:
+    """Prefect's API on the state of the environment, on a free port."""
+    port = free_port()
+    arguments = ["prefect", "server", "start", "--host", HOST, "--port", str(port), *([] if ui else ["--no-ui"])]
+    return Server(name, root, arguments, port, "/api/health")
+
+
+def mlflow_server(root: Path) -> Server:
+    """MLflow's UI on the tracking store of the environment, on a free port."""
+    port = free_port()
+    store = os.environ["MLFLOW_TRACKING_URI"]
+    arguments = [
+        "mlflow",
+        "server",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        store,
+    ]
+    return Server("mlflow-server", root, arguments, port, "/health")
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    """Stop the server at the end of the block, however it ends."""
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(url: str, timeout: float = 5.0) -> bool:
+    """Whether a GET of the address succeeds."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,132 @@
+"""dvc.yaml names everything a stage depends on: code, data, lock file, parameters; and everything it makes."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tasks.records import artifacts
+from tasks.records.parameters import SECTIONS, read_yaml
+from tests.support.checkout import ROOT
+from tests.support.closure import import_closure
+
+STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
+WHOLE = ("tasks/demos",)
+"""Folders whose modules a setting names: no source says which."""
+
+
+def section_of(stage):
+    return "ppo" if stage == "policy" else stage
+
+
+def shortened(files):
+    """Files of a sub-package of rlcore, and of WHOLE, stand as their folder."""
+    for file in files:
+        parts = file.split("/")
+        folder = "/".join(parts[:2])
+        yield folder if (parts[0] == "rlcore" and len(parts) > 2) or folder in WHOLE else file
+
+
+def test_the_stages_are_the_known_ones_in_order():
+    assert tuple(STAGES) == artifacts.STAGES
+
+
+@pytest.mark.parametrize("stage", artifacts.STAGES)
+def test_a_stage_runs_its_module(stage):
+    module = "tasks.${algorithm}" if stage == "policy" else f"tasks.{stage}"
+    assert STAGES[stage]["cmd"] == f"python -m {module}"
+
+
+@pytest.mark.parametrize("stage", artifacts.STAGES)
+def test_code_dependencies_are_the_import_closure(stage):
+    expected = sorted(set(shortened(import_closure(f"tasks.{section_of(stage)}", ROOT))))
+    listed = [path for path in STAGES[stage]["deps"] if path.startswith(("rlcore/", "tasks/"))]
+    assert listed == expected, "replace them in dvc.yaml by:\n" + "\n".join(f"      - {path}" for path in expected)
+
+
+@pytest.mark.parametrize("stage", artifacts.STAGES)
+def test_the_lock_file_is_a_dependency(stage):
+    assert "requirements.lock" in STAGES[stage]["deps"]
+    assert (ROOT / "requirements.lock").is_file()
+
+
+@pytest.mark.parametrize("stage", artifacts.STAGES)
+def test_parameters_are_the_seed_and_the_section(stage):
+    section = "${algorithm}" if stage == "policy" else stage
+    assert {"seed", section} <= set(STAGES[stage]["params"])
+    parameters = read_yaml(ROOT / "params.yaml")
+    for key in STAGES[stage]["params"]:
+        value = parameters
+        for part in key.replace("${algorithm}", "ppo").split("."):
+            assert part in value, f"params.yaml has no {key}"
+            value = value[part]
+
+
+def test_the_policy_depends_on_the_choice_of_its_algorithm():
+    assert "algorithm" in STAGES["policy"]["params"]
+    assert set(artifacts.POLICY_ALGORITHMS) <= set(SECTIONS)
+
+
+@pytest.mark.parametrize("stage", artifacts.STAGES)
+def test_data_dependencies_are_outputs_of_earlier_stages(stage):
+    earlier = [Path(out) for name in artifacts.STAGES[: artifacts.STAGES.index(stage)] for out in outputs(name)]
+    # The champion is put there before the run, by md5; the raw data may be the user's own.
+    earlier += [artifacts.CHAMPION_DIR, Path("${validate.source}")]
+    data = [Path(path) for path in STAGES[stage]["deps"] if path.startswith(("data/", "${"))]
+    for path in data:
+        assert any(path.is_relative_to(out) for out in earlier), f"nothing makes {path}"
+
+
+@pytest.mark.parametrize("stage", artifacts.STAGES)
+def test_paths_that_a_stage_module_names_are_declared(stage):
+    # A path that a module reads or writes without DVC knowing would be missing after `dvc pull`, or stale.
+    declared = [Path(path) for path in (*STAGES[stage]["deps"], *outputs(stage))]
+    for path in used_paths((ROOT / "tasks" / f"{section_of(stage)}.py").read_text()):
+        assert any(path.is_relative_to(each) for each in declared), f"{stage} uses {path}"
+
+
+@pytest.mark.parametrize("stage", artifacts.STAGES)
+def test_trace_and_samples_are_outputs(stage):
+    assert str(artifacts.TRACES[stage]) in outputs(stage)
+    assert (f"data/metrics/{stage}-samples.jsonl" in outputs(stage)) == (stage in artifacts.SAMPLED)
+
+
+def test_outputs_are_ignored_by_git_and_cached_by_dvc():
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line.startswith("/")]
+    for stage in artifacts.STAGES:
+        for out in outputs(stage):
+            assert any(Path(out).is_relative_to(folder) for folder in ignored), f"git would show {out}"
+
+
+def test_bytecode_never_changes_a_dependency():
+    assert {"__pycache__/", "*.pyc"} <= set((ROOT / ".dvcignore").read_text().split())
+
+
+def outputs(stage):
+    """Paths only: an output with options (cache: false) would be a mapping and fail here."""
+    return [*STAGES[stage]["outs"], *STAGES[stage].get("metrics", [])]
+
+
+def used_paths(source):
+    """Paths below data/ that the source takes from tasks.records.artifacts: `NAME`, or `NAME["key"]` of a table."""
+    tree = ast.parse(source)
+    imported = {
+        alias.name: getattr(artifacts, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "tasks.records.artifacts"
+        for alias in node.names
+    }
+    tables = {name: value for name, value in imported.items() if isinstance(value, dict)}
+    paths = [value for value in imported.values() if isinstance(value, Path)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in tables:
+            table = tables[node.value.id]
+            paths += [table[node.slice.value]] if isinstance(node.slice, ast.Constant) else table.values()
+    return [path for path in paths if path.is_relative_to(artifacts.DATA)]
+
+
+def test_used_paths_are_found_in_every_form():
+    source = "from tasks.records.artifacts import SFT_DIR, TRACES, PROMPTS, read_rows\nTRACES['sft'], PROMPTS[split]"
+    assert {str(path) for path in used_paths(source)} == {
+        "data/models/sft", "data/metrics/sft.jsonl", *(f"data/validated/prompts/{split}.jsonl" for split in artifacts.SPLITS)
+    }  # fmt: skip

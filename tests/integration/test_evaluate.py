@@ -1,0 +1,200 @@
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlcore.configs import EvaluateConfig, GateConfig
+from rlcore.errors import ConfigError, DataError
+from rlcore.formatting import ChatFormat
+from rlcore.models import load_causal_lm, load_tokenizer
+from rlcore.reward import RewardModelSource
+from tasks.evaluate import evaluate, measure_models, validation_checks, validation_gold
+from tasks.gate import decide
+from tasks.records import artifacts
+from tasks.records.artifacts import (
+    CHAMPION_DIR,
+    EVALUATE,
+    FIGURES,
+    NO_CHAMPION,
+    POLICY_DIR,
+    REWARD_DIR,
+    SAMPLES,
+    SFT_DIR,
+    TRACES,
+    read_json,
+    read_rows,
+    write_rows,
+)
+from tests.support.workspace import HELD_OUT, VALIDATION, make_workspace, save_model
+
+CONFIG = EvaluateConfig(samples_per_prompt=3, max_new_tokens=6, bootstrap_samples=100, example_prompts=3)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace in which `evaluate` ran."""
+    folder = make_workspace(tmp_path_factory.mktemp("workspace"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        evaluate(CONFIG)
+    return folder
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, config: EvaluateConfig = CONFIG) -> dict[str, float]:
+    monkeypatch.chdir(folder)
+    evaluate(config)
+    return read_json(EVALUATE)
+
+
+def test_evaluate_json_holds_plain_numbers_with_intervals(measured: Path):
+    metrics = json.loads((measured / EVALUATE).read_text(), parse_constant=pytest.fail)
+    for name in ("gold/sft", "gold/policy", "number_right/policy", "reward/score_mean", "kl/ref_sequence_mean"):
+        assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
+    needed = {"gold/gain", "number_right/gain_low", "gold_greedy/sft", "gold_greedy/policy", "kl/ref_token_mean"}
+    needed |= {"response/length_mean/sft", "response/eos_fraction/policy", "response/distinct_2/sft", "win/policy"}
+    assert needed | {"reward_model/accuracy", "reward/score_mean/sft"} <= set(metrics)
+    assert all(type(value) is float for value in metrics.values())
+    assert metrics["win/policy"] + metrics["win/sft"] + metrics["win/tie"] == pytest.approx(1.0)
+    assert metrics["reward/score_mean"] == metrics["reward/score_mean/policy"]
+    # The gate finds all it asks for, and refuses a random policy.
+    report = decide(GateConfig(), metrics)
+    assert all(reason.found is not None for reason in report.reasons)
+    assert not report.passed
+
+
+def test_kl_is_the_difference_of_two_forward_passes(measured: Path):
+    """Log-probabilities of every sampled answer, one row at a time in float64, without padding or cache."""
+    reward = RewardModelSource(measured / REWARD_DIR)
+    folders = {"sft": measured / SFT_DIR, "policy": measured / POLICY_DIR}
+    sheets, kl = measure_models(CONFIG, HELD_OUT, folders, reward, None)
+    policy, sft = (load_causal_lm(folder).double() for folder in (folders["policy"], folders["sft"]))
+    answers = sheets["policy"].answers
+    assert len(answers.texts) == len(HELD_OUT) * 3
+    for prompt_ids, response_ids, nats in zip(answers.prompt_ids, answers.response_ids, kl, strict=True):
+        ids = torch.tensor([prompt_ids + response_ids])
+        difference = []
+        for model in (policy, sft):
+            with torch.no_grad():
+                logprobs = model(ids).logits[0, len(prompt_ids) - 1 : -1].log_softmax(-1)
+            difference.append(logprobs.gather(1, torch.tensor(response_ids)[:, None])[:, 0])
+        # float32 against float64
+        torch.testing.assert_close(torch.tensor(nats), (difference[0] - difference[1]).float(), rtol=1e-3, atol=1e-4)
+    metrics = read_json(measured / EVALUATE)
+    assert metrics["kl/ref_sequence_mean"] == pytest.approx(sum(map(sum, kl)) / len(kl), abs=1e-5)
+    tokens = sum(len(each) for each in kl)
+    assert metrics["kl/ref_token_mean"] == pytest.approx(sum(map(sum, kl)) / tokens, abs=1e-5)
+    assert abs(metrics["kl/ref_sequence_mean"]) > 0.1  # two random models differ
+
+
+def test_scores_and_lengths_belong_to_their_answers(measured: Path):
+    reward = RewardModelSource(measured / REWARD_DIR)
+    folders = {"sft": measured / SFT_DIR, "policy": measured / POLICY_DIR}
+    sheet = measure_models(CONFIG, HELD_OUT, folders, reward, None)[0]["policy"]
+    row = 7  # third prompt (index 2), second answer
+    prompt = HELD_OUT[2]["prompt"]
+    assert sheet.sampled["reward/score_mean"][row] == pytest.approx(reward([prompt], [sheet.answers.texts[row]])[0])
+    chat = ChatFormat(load_tokenizer(measured / POLICY_DIR))
+    assert sheet.answers.prompt_ids[row] == chat.encode_prompt(prompt)
+    assert sheet.sampled["response/length_mean"][row] == len(sheet.answers.response_ids[row])
+    ended = [ids[-1] == chat.end_id for ids in sheet.answers.response_ids]
+    assert sheet.answers.finished == ended
+
+
+def test_a_policy_that_learnt_nothing_ties_with_sft_and_with_the_champion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make_workspace(tmp_path, policy_seed=0)
+    (tmp_path / NO_CHAMPION).unlink()
+    save_model(tmp_path / CHAMPION_DIR, 0)
+    metrics = run(tmp_path, monkeypatch)
+    assert metrics["kl/ref_sequence_mean"] == pytest.approx(0.0, abs=1e-4)
+    assert metrics["win/tie"] == 1.0
+    for gain in ("gain", "gain_over_champion"):
+        for name in ("gold", "number_right", "reward/score_mean", "win"):
+            assert [metrics[f"{name}/{gain}{end}"] for end in ("", "_low", "_high")] == [0.0, 0.0, 0.0]
+    assert metrics["gold/champion"] == metrics["gold/policy"]
+
+
+def test_the_seed_decides_every_number(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first = read_json(measured / EVALUATE)
+    shutil.copytree(measured, tmp_path / "again")
+    assert run(tmp_path / "again", monkeypatch) == first
+    assert run(tmp_path / "again", monkeypatch, CONFIG.model_copy(update={"seed": 1})) != first
+
+
+def test_without_a_checker_the_reward_model_judges(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copytree(measured, tmp_path / "copy")
+    metrics = run(tmp_path / "copy", monkeypatch, CONFIG.model_copy(update={"gold": None}))
+    assert not [name for name in metrics if name.startswith(("gold", "number_right", "validation_gold"))]
+    assert metrics["win/policy"] + metrics["win/sft"] == 1.0  # scores of different answers do not tie
+    assert metrics["win/gain"] == pytest.approx(metrics["win/policy"] - metrics["win/sft"])
+
+
+def test_perplexity_is_that_of_the_answers_under_the_text_model(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(measured, tmp_path / "copy")
+    config = CONFIG.model_copy(update={"text_model": str(SFT_DIR)})
+    metrics = run(tmp_path / "copy", monkeypatch, config)
+    reward = RewardModelSource(REWARD_DIR)
+    sheets, _ = measure_models(config, HELD_OUT, {"sft": SFT_DIR, "policy": POLICY_DIR}, reward, None)
+    model, chat = load_causal_lm(SFT_DIR).double(), ChatFormat(load_tokenizer(SFT_DIR))
+    nats: list[float] = []
+    for row, text in enumerate(sheets["policy"].answers.texts):
+        prompt_ids, ids = chat.encode_prompt(HELD_OUT[row // 3]["prompt"]), chat.encode_response(text)
+        with torch.no_grad():
+            logprobs = model(torch.tensor([prompt_ids + ids])).logits[0, len(prompt_ids) - 1 : -1].log_softmax(-1)
+        nats += [float(logprobs[place, token]) for place, token in enumerate(ids)]
+    assert metrics["response/perplexity/policy"] == pytest.approx(math.exp(-sum(nats) / len(nats)), rel=1e-4)
+    # what a model says is likelier under itself than what another one says
+    assert metrics["response/perplexity/sft"] < metrics["response/perplexity/policy"]
+
+
+def test_gold_is_followed_over_the_iterations(measured: Path):
+    # 0, 1, 2 and 3 of 4 answers are right; every answer holds one number
+    trace = read_rows(measured / TRACES["evaluate"])
+    assert [(row["step"], row["validation/gold"]) for row in trace] == [(0, 0.0), (3, 0.25), (6, 0.5), (9, 0.75)]
+    metrics = read_json(measured / EVALUATE)
+    # neighbours averaged: (0 + .25) / 2, .25, .5, (.5 + .75) / 2; step 6 is published
+    assert metrics["validation_gold/best"] == pytest.approx(0.625)
+    assert metrics["validation_gold/final"] == pytest.approx(0.625)
+    assert metrics["validation_gold/published"] == pytest.approx(0.5)
+
+
+def test_a_fall_from_the_best_shows():
+    checks = {step: {"validation/gold": gold} for step, gold in ((0, 0.4), (8, 0.8), (16, 0.9), (24, 0.7), (32, 0.5))}
+    # averages .6, .7, .8, .7, .6
+    assert validation_gold(checks, 32.0) == pytest.approx(
+        {"validation_gold/best": 0.8, "validation_gold/final": 0.6, "validation_gold/published": 0.6}
+    )
+    assert validation_gold(checks, None)["validation_gold/published"] == pytest.approx(0.6)
+    assert validation_gold({}, 3.0) == {}
+
+
+def test_samples_of_unknown_prompts_are_refused():
+    sample = {"step": 0, "prompt": "What is 9 plus 9?", "response": "18", "finished": True}
+    with pytest.raises(DataError, match="'What is 9 plus 9\\?' is no validation prompt"):
+        validation_checks([sample], VALIDATION, lambda row, response, finished: {"gold": 1.0})
+
+
+def test_answers_before_and_after_are_kept(measured: Path):
+    rows = read_rows(measured / SAMPLES["evaluate"])
+    assert len({row["prompt"] for row in rows}) == 3
+    columns = {"step", "prompt", "before", "after", "score_before", "score_after", "gold_before", "gold_after"}
+    assert set(rows[0]) == columns
+    assert {path.suffix for path in (measured / FIGURES).iterdir()} == {".png"}
+
+
+def test_faults_of_settings_and_data_are_named(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copytree(measured, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    with pytest.raises(ConfigError, match="leaves no room for a prompt"):
+        evaluate(CONFIG.model_copy(update={"max_new_tokens": 128}))
+    with pytest.raises(ConfigError, match="evaluate.gold"):
+        evaluate(CONFIG.model_copy(update={"gold": "nothing"}))
+    write_rows(artifacts.PROMPTS["held_out"], [])
+    with pytest.raises(DataError, match="found 0 prompts"):
+        evaluate(CONFIG)

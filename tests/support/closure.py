@@ -1,0 +1,56 @@
+"""Which files of this checkout a module loads, read from the source without running it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import rlcore
+from rlcore.backends import DEFAULT_BACKENDS, TRAINERS
+
+PACKAGES = ("rlcore", "tasks")
+
+
+def import_closure(module: str, root: Path) -> set[str]:
+    """Files below `rlcore/` and `tasks/` that a module needs, itself included, relative to root.
+
+    An import inside a function counts, and so do two roads that the source hides: a name of the lazy `rlcore` package,
+    and the trainer that `trainer_for("stage")` loads.
+    """
+    files: dict[str, str] = {}
+    unread = [module]
+    while unread:
+        name = unread.pop()
+        path = _file_of(name, root)
+        if name in files or path is None:
+            continue
+        files[name] = path.relative_to(root).as_posix()
+        unread += [".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 1)]
+        unread += _imports(ast.parse(path.read_text(encoding="utf-8")))
+    return set(files.values())
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, "relative imports are not used here"
+            yield node.module
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}"
+                if node.module == "rlcore" and alias.name in rlcore.__all__:
+                    yield getattr(rlcore, alias.name).__module__
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "trainer_for":
+            stage = ast.literal_eval(node.args[0])
+            yield TRAINERS[stage, DEFAULT_BACKENDS[stage]]
+
+
+def _file_of(name: str, root: Path) -> Path | None:
+    """The file of a module of ours; None for others, and for names that are no modules."""
+    if name.split(".")[0] not in PACKAGES:
+        return None
+    base = root.joinpath(*name.split("."))
+    for path in (base / "__init__.py", base.with_suffix(".py")):
+        if path.is_file():
+            return path
+    return None

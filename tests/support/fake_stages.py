@@ -1,0 +1,70 @@
+"""Stages that train nothing but report, resume, fail and die as real ones do. Run as `python fake_stages.py <section>`.
+
+A file `plan-<section>.json` in the working directory says what happens once: {"at": step, "do": "kill" | "full" | "bug"
+| "config" | "wait"}. The file goes before the deed is done, so that the next attempt passes.
+"""
+
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from rlcore.errors import ConfigError
+from rlcore.results import TrainResult
+from tasks.records import artifacts
+from tasks.records.parameters import SECTIONS
+from tasks.records.stage import main, stage
+
+STEPS = 10
+FOLDERS = {
+    "demo_data": artifacts.RAW, "validate": artifacts.VALIDATED, "sft": artifacts.SFT_DIR,
+    "reward": artifacts.REWARD_DIR, "ppo": artifacts.POLICY_DIR, "evaluate": artifacts.FIGURES,
+}  # fmt: skip
+
+
+def fake_stage(config: object) -> None:
+    """Report STEPS steps; save after every third; publish a folder that depends on the seed alone."""
+    section = next(name for name, known in SECTIONS.items() if known is type(config))
+    with stage(section, config) as run:
+        state = run.resume_dir / "step"
+        done = int(state.read_text()) if state.exists() else 0
+        run.log(done, {"progress/total_steps": STEPS})
+        for step in range(done + 1, STEPS + 1):
+            run.log(step, {"fake/loss": 1 / step, "kl/ref_sequence_mean": step / 10, "fake/broken": float("nan")})
+            misfortune(section, step)
+            if step % 3 == 0:
+                artifacts.write_text(state, str(step))
+        if run.stage in artifacts.SAMPLED:
+            run.log_samples(STEPS, [{"prompt": "1 + 1?", "before": "3", "after": "2"}])
+        artifacts.write_text(FOLDERS[section] / "content.txt", f"{section} {config.seed}\n")
+        if section == "validate":
+            artifacts.write_json(artifacts.VALIDATION, {"rows": 1})
+        if section == "evaluate":
+            artifacts.write_json(artifacts.EVALUATE, {"gold/sft": 0.4, "gold/policy": 0.8, "gold/gain": 0.4})
+        run.finish(TrainResult(FOLDERS[section], STEPS, {}, {"fake/loss": 1 / STEPS}))
+
+
+def misfortune(section: str, step: int) -> None:
+    """Do what the plan of this stage says for this step."""
+    plan = Path(f"plan-{section}.json")
+    if not plan.exists() or json.loads(plan.read_text())["at"] != step:
+        return
+    deed = json.loads(plan.read_text())["do"]
+    plan.unlink()
+    if deed == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if deed == "full":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "data/models")
+    if deed == "bug":
+        raise KeyError("bug")
+    if deed == "config":
+        raise ConfigError("fake.key: found 3, expected 4. Change it.")
+    Path("waiting").touch()
+    time.sleep(60)
+
+
+if __name__ == "__main__":
+    main(fake_stage, SECTIONS[sys.argv.pop()])

@@ -1,0 +1,142 @@
+import math
+
+import pytest
+
+from rlcore.configs import GateConfig
+from tasks.gate import decide
+
+
+def evaluation(gold_gain: float, number_gain: float, kl: float, drop: float, length_ratio: float, ended: float) -> dict:
+    """The numbers that the gate reads, for a policy after a first training."""
+    return {
+        "gold/sft": 0.38,
+        "gold/policy": 0.38 + gold_gain,
+        "gold/gain": gold_gain,
+        "gold/gain_low": gold_gain - 0.08,
+        "number_right/gain": number_gain,
+        "number_right/gain_low": number_gain - 0.08,
+        "kl/ref_sequence_mean": kl,
+        "validation_gold/best": 0.8,
+        "validation_gold/published": 0.8 - drop,
+        "response/length_mean/sft": 7.4,
+        "response/length_mean/policy": 7.4 * length_ratio,
+        "response/eos_fraction/policy": ended,
+        "reward_model/accuracy": 0.9,
+    }
+
+
+GOOD = evaluation(0.46, 0.25, 1.36, 0.0, 1.14, 0.997)
+
+
+def refused(metrics: dict, config: GateConfig | None = None) -> set[str]:
+    return {reason.rule for reason in decide(config or GateConfig(), metrics).refusals}
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [GOOD, evaluation(0.45, 0.21, 1.00, 0.01, 1.17, 0.993), evaluation(0.48, 0.25, 1.12, 0.02, 1.18, 1.0)],
+    ids=["seed 0", "seed 1", "seed 2"],
+)
+def test_policies_that_learnt_pass(metrics: dict):
+    report = decide(GateConfig(), metrics)
+    assert report.passed
+    assert len(report.reasons) == 10  # a gain and its lower end for two measures, and six budgets
+
+
+@pytest.mark.parametrize(
+    ("metrics", "rules"),
+    [
+        (evaluation(0.32, 0.13, 2.26, 0.12, 1.18, 0.997), {"number_right/gain", "kl_sequence", "drop_from_best"}),
+        (
+            evaluation(0.18, -0.06, 3.09, 0.16, 1.27, 1.0),
+            {"number_right/gain", "number_right/gain_low", "kl_sequence", "drop_from_best"},
+        ),
+        (
+            evaluation(0.097, -0.13, 4.52, 0.24, 1.2, 1.0),
+            {"gold/gain", "number_right/gain", "number_right/gain_low", "kl_sequence", "drop_from_best"},
+        ),
+        (evaluation(0.20, 0.0, 0.40, 0.0, 1.12, 1.0), {"number_right/gain", "number_right/gain_low"}),
+        (
+            evaluation(-0.37, -0.58, 46.7, 0.53, 1.87, 0.41),
+            {
+                "gold/gain",
+                "gold/gain_low",
+                "number_right/gain",
+                "number_right/gain_low",
+                "kl_sequence",
+                "drop_from_best",
+                "max_length_ratio",
+                "eos_fraction",
+            },
+        ),
+        (
+            evaluation(-0.21, -0.21, 0.96, 0.21, 0.95, 0.997),
+            {"gold/gain", "gold/gain_low", "number_right/gain", "number_right/gain_low", "drop_from_best"},
+        ),
+    ],
+    ids=["KL off 0", "KL off 1", "KL off 2", "score on the first token", "KL sign", "poison"],
+)
+def test_planted_faults_are_refused_for_their_reasons(metrics: dict, rules: set[str]):
+    assert refused(metrics) == rules
+
+
+def test_a_tie_does_not_pass():
+    assert refused({**GOOD, "gold/gain": 0.10}) == {"gold/gain"}
+    assert refused({**GOOD, "gold/gain_low": 0.0}) == {"gold/gain_low"}
+
+
+def test_a_budget_may_be_used_up():
+    used_up = {"kl/ref_sequence_mean": 2.0, "response/eos_fraction/policy": 0.98, "reward_model/accuracy": 0.75}
+    assert refused({**GOOD, **used_up}) == set()
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
+def test_what_was_not_measured_does_not_pass(value: float | None):
+    for name in GOOD:
+        if name in ("gold/sft", "gold/policy"):  # the gate reads the gain
+            continue
+        metrics = {key: GOOD[key] for key in GOOD if key != name}
+        report = decide(GateConfig(), metrics if value is None else {**metrics, name: value})
+        assert not report.passed, name
+        assert all(reason.found is None for reason in report.refusals), name
+
+
+def test_a_champion_is_what_gains_count_against():
+    against = {"gold/champion": 0.84, "gold/gain_over_champion": 0.0, "gold/gain_over_champion_low": -0.03}
+    config = GateConfig(min_gain={"gold": 0.1})
+    assert refused({**GOOD, **against}, config) == {"gold/gain_over_champion", "gold/gain_over_champion_low"}
+    better = {"gold/gain_over_champion": 0.12, "gold/gain_over_champion_low": 0.05}
+    assert refused({**GOOD, **against, **better}, config) == set()
+
+
+def test_a_champion_whose_measure_failed_does_not_bring_sft_back():
+    assert refused({**GOOD, "gold/champion": math.nan}, GateConfig(min_gain={"gold": 0.1})) == {
+        "gold/gain_over_champion",
+        "gold/gain_over_champion_low",
+    }
+
+
+def test_null_conditions_are_not_checked():
+    config = GateConfig(min_gain={}, max_kl_sequence=None, max_drop_from_best=None, min_reward_model_accuracy=None)
+    bad = evaluation(-1, -1, 50, 0.5, 1.1, 1.0)
+    assert [reason.rule for reason in decide(config, bad).reasons] == [
+        "min_length_ratio",
+        "max_length_ratio",
+        "eos_fraction",
+    ]
+    assert decide(config, bad).passed
+
+
+def test_repetition_and_gibberish_have_budgets():
+    config = GateConfig(min_gain={}, min_distinct_ratio=0.8, max_perplexity_ratio=1.5)
+    text = {"response/distinct_2/sft": 0.5, "response/distinct_2/policy": 0.39}
+    text |= {"response/perplexity/sft": 10.0, "response/perplexity/policy": 15.1}
+    assert refused({**GOOD, **text}, config) == {"distinct_ratio", "perplexity_ratio"}
+    text |= {"response/distinct_2/policy": 0.41, "response/perplexity/policy": 14.9}
+    assert refused({**GOOD, **text}, config) == set()
+
+
+def test_a_reason_reads_well():
+    reasons = {reason.rule: str(reason) for reason in decide(GateConfig(), {"kl/ref_sequence_mean": 2.26}).reasons}
+    assert reasons["kl_sequence"] == "kl_sequence: 2.26, bound 2, refused"
+    assert reasons["gold/gain"] == "gold/gain: not measured, bound 0.1, refused"

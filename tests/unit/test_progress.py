@@ -1,0 +1,129 @@
+"""The checklist: time left, current numbers, one line for each event."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tasks import progress
+from tasks.progress import LineChecklist, LiveChecklist, Step, duration, watched_by, watcher
+from tasks.report import markdown, sections
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still at 1000 s until told."""
+    now = [1000.0]
+    monkeypatch.setattr(progress.time, "time", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def row(step, time, **numbers):
+    return {"step": step, "time": time, **numbers}
+
+
+def test_time_left_is_the_pace_of_this_attempt(clock):
+    step = Step("sft", state="running", started=1000.0)
+    step.report({"step": 0, "time": 900.0, "progress/total_steps": 100})
+    # An earlier attempt took a second for each step up to 40.
+    for number in (39, 40):
+        step.report(row(number, 900.0 + number, loss=1.0))
+    assert step.share() == 0.4
+    assert step.seconds_left() is None
+    step.report(row(50, 1010.0, loss=1.0))
+    step.report(row(60, 1040.0, loss=1.0))
+    clock[0] = 1050.0
+    # 10 steps in 30 s, 40 steps to go: 120 s from the last report, which is 10 s ago.
+    assert step.seconds_left() == 110.0
+
+
+def test_duration():
+    assert [duration(seconds) for seconds in (6.6, 185, 7800)] == ["7 s", "3 min 05 s", "2 h 10 min"]
+
+
+def test_lines_come_at_events_and_now_and_then(clock):
+    lines = []
+    checklist = LineChecklist(lines.append)
+    checklist.start("policy")
+    checklist.report("policy", [{"step": 0, "time": 1000.0, "progress/total_steps": 36}])
+    for number in range(1, 31):
+        clock[0] += 1
+        checklist.report("policy", [row(number, clock[0], **{"reward/score_mean": number / 10, "x/y": 1.0})])
+    checklist.finish("policy", "done")
+    assert lines == [
+        "[5/8] policy: started",
+        "[5/8] policy: 15/36  reward/score_mean 1.5  21 s left",
+        "[5/8] policy: 30/36  reward/score_mean 3  6 s left",
+        "[5/8] policy: done in 30 s",
+    ]
+
+
+def test_the_table_shows_every_state(clock):
+    console = Console(file=io.StringIO(), width=120)
+    checklist = LiveChecklist(console)
+    checklist.start("demo_data")
+    checklist.finish("demo_data", "cached")
+    checklist.start("validate")
+    checklist.finish("validate", "failed", "rows 3 and 4 are empty")
+    checklist.start("sft")
+    checklist.report("sft", [{"step": 0, "time": 1000.0, "progress/total_steps": 4}, row(1, 1000.0, **{"sft/loss": 2.5})])
+    checklist.note("waiting for the accelerator")
+    console.print(checklist.table())
+    lines = console.file.getvalue().splitlines()
+    assert "✓" in lines[0]
+    assert "cached" in lines[0]
+    assert "rows 3 and 4 are empty" in lines[1]
+    assert "sft/loss 2.5" in lines[2]
+    assert "·" in lines[3]
+    assert "waiting for the accelerator" in lines[8]
+
+
+def test_whoever_watches_is_found_and_otherwise_lines_are_written():
+    lines = []
+    watcher(lines.append).note("alone")
+    theirs = LineChecklist(lambda text: lines.append(f"watched: {text}"))
+    with watched_by(theirs):
+        watcher(lines.append).note("together")
+    watcher(lines.append).note("alone again")
+    assert lines == ["alone", "watched: together", "alone again"]
+
+
+SUMMARY = {
+    "seconds": 100.0,
+    "orchestration_seconds": 20.0,
+    "stages": {
+        "sft": {"cache_hit": True, "seconds": {}},
+        "policy": {"cache_hit": False, "seconds": {"wall": 80.0}},
+    },
+    "evaluation": {"gold/policy": 0.8, "gold/policy_low": 0.75, "gold/policy_high": 0.85},
+    "gate": {"passed": False, "reasons": ["gold/gain: 0.4, bound 0.1, passed", "kl_sequence: 3.2, bound 2, refused"]},
+    "version": "rlhf-policy version 3",
+    "changed_parameters": ["seed: 0 -> 1"],
+    "mlflow": {"run_id": "abc", "page": "#/experiments/1/runs/abc"},
+    "uncommitted": ["dvc.lock"],
+}
+
+
+def test_the_summary_answers_four_questions():
+    answers = dict(sections(SUMMARY))
+    assert "ran: policy 1 min 20 s" in answers["What happened"]
+    assert "from the cache: sft" in answers["What happened"]
+    assert "params.yaml changed: seed: 0 -> 1" in answers["What happened"]
+    assert "gold/policy 0.800  [0.750, 0.850]" in answers["Was it good"]
+    assert "kl_sequence: 3.2, bound 2, refused" in answers["Was it good"]
+    assert "gold/gain" not in answers["Was it good"]
+    assert "abc" in answers["Where to look"]
+    assert "git add dvc.lock && git commit" in answers["What next"]
+
+
+def test_a_pass_names_the_challenger_and_the_next_decision():
+    passed = {**SUMMARY, "gate": {"passed": True, "reasons": []}, "uncommitted": []}
+    answers = dict(sections(passed))
+    assert "rlhf-policy version 3 is the challenger" in answers["Was it good"]
+    assert "champion" in answers["What next"]
+    assert "git" not in answers["What next"]
+
+
+def test_the_summary_is_a_markdown_table():
+    assert len(markdown(SUMMARY).splitlines()) == 2 + 4

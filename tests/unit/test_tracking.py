@@ -1,0 +1,99 @@
+"""What is sent to MLflow, against a client that remembers. What MLflow makes of it: tests/integration/test_flow.py."""
+
+from types import SimpleNamespace
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from tasks.records.tracking import RunLog, flatten, forget_unfinished, remember_unfinished, take_up
+from tasks.records.versioning import StageFacts
+
+
+class Client:
+    """Stores like MLflow: the same point twice is two points, a parameter never changes."""
+
+    def __init__(self):
+        self.points, self.params, self.tags, self.inputs, self.batches = [], {}, {}, [], []
+        self.down = False
+
+    def log_batch(self, run_id, metrics=(), params=(), tags=()):
+        if self.down:
+            raise MlflowException("down")
+        assert len(metrics) <= 1000
+        assert len(params) <= 100
+        self.batches.append(len(metrics))
+        self.points += [(metric.key, metric.step, metric.value, metric.timestamp) for metric in metrics]
+        for param in params:
+            assert self.params.setdefault(param.key, param.value) == param.value
+        self.tags.update({tag.key: tag.value for tag in tags})
+
+    def log_inputs(self, run_id, datasets):
+        self.inputs += [(each.dataset.name, each.dataset.digest) for each in datasets]
+
+    def get_metric_history(self, run_id, name):
+        return [SimpleNamespace(step=step) for key, step, *_ in self.points if key == name]
+
+    def open(self):
+        data = SimpleNamespace(params=dict(self.params), metrics={key: value for key, _, value, _ in self.points})
+        return RunLog(self, SimpleNamespace(info=SimpleNamespace(run_id="r"), data=data))
+
+
+def row(step, **numbers):
+    return {"step": step, "time": 1000.5 + step, **numbers}
+
+
+def test_a_point_is_stored_once_also_after_reopening():
+    client = Client()
+    client.open().rows([row(1, loss=0.5), row(2, loss=0.4)])
+    log = client.open()
+    log.rows([row(2, loss=0.4), row(3, loss=0.3, kl=0.1)])
+    log.rows([row(3, loss=0.3, kl=0.1)])
+    # Time goes over in milliseconds.
+    assert client.points == [("loss", 1, 0.5, 1001500), ("loss", 2, 0.4, 1002500), ("loss", 3, 0.3, 1003500), ("kl", 3, 0.1, 1003500)]  # fmt: skip
+
+
+def test_many_points_go_in_batches_that_the_server_takes():
+    client = Client()
+    client.open().rows([row(step, loss=1.0) for step in range(2300)])
+    assert client.batches == [1000, 1000, 300]
+
+
+def test_points_that_a_server_missed_are_sent_later():
+    client = Client()
+    log = client.open()
+    client.down = True
+    with pytest.raises(MlflowException):
+        log.rows([row(1, loss=0.5)])
+    client.down = False
+    log.rows([row(1, loss=0.5)])
+    assert [point[:3] for point in client.points] == [("loss", 1, 0.5)]
+
+
+def test_a_changed_setting_of_a_resumed_run_becomes_a_tag():
+    client = Client()
+    client.open().params({"lr": 1e-5, "steps": 3})
+    client.open().params({"lr": 5e-6, "steps": 3, "new": None})
+    assert client.params == {"lr": "1e-05", "steps": "3", "new": "null"}
+    assert client.tags == {"resumed.lr": "5e-06"}
+
+
+def test_settings_are_flat_and_cut_to_what_fits():
+    flat = flatten({"ppo": {"lora": {"rank": 8}, "betas": (0.9, 0.98), "empty": {}}, "text": "x" * 7000})
+    assert flat == {"ppo.lora.rank": "8", "ppo.betas": "[0.9, 0.98]", "ppo.empty": "{}", "text": "x" * 6000}
+
+
+def test_only_data_are_inputs_with_dvcs_md5_as_digest():
+    client = Client()
+    deps = {"data/models/sft": "a" * 32 + ".dir", "rlcore/ppo": "b" * 32 + ".dir"}
+    client.open().inputs(StageFacts("policy", deps, {}, cache_hit=False))
+    # MLflow takes digests of 36 characters at most, which is what a folder's md5 has.
+    assert client.inputs == [("data/models/sft", "a" * 32 + ".dir")]
+
+
+def test_an_interrupted_run_is_taken_up_with_the_same_settings_only(tmp_path):
+    assert take_up(tmp_path, {"seed": 0}) is None
+    remember_unfinished(tmp_path, "key", {"seed": 0, "sft": {"learning_rate": 3e-3}})
+    assert take_up(tmp_path, {"seed": 0, "sft": {"learning_rate": 3e-3}}) == "key"
+    assert take_up(tmp_path, {"seed": 1, "sft": {"learning_rate": 3e-3}}) is None
+    forget_unfinished(tmp_path)
+    assert take_up(tmp_path, {"seed": 0, "sft": {"learning_rate": 3e-3}}) is None

@@ -47,8 +47,8 @@ class ChatFormat:
         self.end_id: int = end_id
         self.pad_id: int = tokenizer.pad_token_id
         self.bos_id: int | None = tokenizer.bos_token_id
-        first = tokenizer.convert_ids_to_tokens(self._plain_ids("a"))[0]
-        self._marks_start = first.startswith(_START_MARKS)
+        tokens = tokenizer.convert_ids_to_tokens(self._plain_ids("a"))
+        self._marks_start = any(token.startswith(_START_MARKS) for token in tokens[:1])
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Ids up to where the response begins: the chat template with its generation prompt, else the bare text.

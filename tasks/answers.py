@@ -107,7 +107,7 @@ class Speaker:
         return nats
 
     def text_logprobs(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Tensor]:
-        """For each response that holds a token, nats of its tokens after its prompt, the end token left out."""
-        encoded = zip(prompts, map(self.chat.encode_response, responses), strict=True)
-        pairs = [(self.encode_prompt(prompt, len(ids)), ids) for prompt, ids in encoded if ids]
-        return self.logprobs_of([prompt for prompt, _ in pairs], [ids for _, ids in pairs], 1.0)
+        """For each response [T], nats of its tokens after its prompt, the end token left out."""
+        response_ids = [self.chat.encode_response(response) for response in responses]
+        prompt_ids = [self.encode_prompt(prompt, len(ids)) for prompt, ids in zip(prompts, response_ids, strict=True)]
+        return self.logprobs_of(prompt_ids, response_ids, 1.0)

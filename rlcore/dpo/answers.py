@@ -60,6 +60,4 @@ def sampled_answers(
 def _sample(
     model: nn.Module, prompts: list[list[int]], params: SamplingParams, seeds: list[int], chat: ChatFormat
 ) -> Samples:
-    return generate(
-        cast(CausalLM, model), prompts, params, seeds=seeds, end_ids=[chat.end_id], pad_id=chat.pad_id
-    )
+    return generate(cast(CausalLM, model), prompts, params, seeds=seeds, end_ids=[chat.end_id], pad_id=chat.pad_id)

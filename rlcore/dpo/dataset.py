@@ -154,7 +154,7 @@ class PreferenceDataset(Dataset[dict[str, Tensor | int]]):
 
     def largest_id(self) -> int:
         """The highest token id."""
-        return max(max(*row.prompt, *row.chosen, *row.rejected) for row in self._rows)
+        return max(max(map(max, (row.prompt, row.chosen, row.rejected))) for row in self._rows)
 
     def sha256(self) -> str:
         """Hash of all tokens in their order."""
@@ -203,13 +203,17 @@ class PreferenceDataset(Dataset[dict[str, Tensor | int]]):
         if self.dropped_rows:
             logger.warning(
                 "Dropped %d of %d rows with an empty response; the first is row %d.",
-                len(self.dropped_rows), count, self.dropped_rows[0],
-            )  # fmt: skip
+                len(self.dropped_rows),
+                count,
+                self.dropped_rows[0],
+            )
         if self.identical_rows:
             logger.warning(
                 "%d of %d rows have the same tokens as chosen and rejected and teach nothing; the first is row %d.",
-                len(self.identical_rows), count, self.identical_rows[0],
-            )  # fmt: skip
+                len(self.identical_rows),
+                count,
+                self.identical_rows[0],
+            )
 
 
 def _check_arguments(
@@ -242,7 +246,8 @@ def _response_text(index: int, name: str, response: object, prompt: Prompt) -> s
             f"Row {index}, {name}: found {response!r}, expected text or chat messages. Drop or mend that row."
         )
     last = response[-1]
-    if last.get("role") != "assistant" or not isinstance(last.get("content"), str):
+    text = last.get("content")
+    if last.get("role") != "assistant" or not isinstance(text, str):
         raise DataError(
             f"Row {index}, {name}: the last message is {last!r}, expected one of the assistant with text. "
             "Check that the columns are not swapped."
@@ -252,4 +257,4 @@ def _response_text(index: int, name: str, response: object, prompt: Prompt) -> s
             f"Row {index}, {name}: the messages before the answer differ from the prompt. "
             "Leave them out, or repeat the prompt's messages exactly."
         )
-    return last["content"]
+    return text

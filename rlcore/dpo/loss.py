@@ -10,7 +10,7 @@ from rlcore.configs import DPOConfig
 from rlcore.dpo.dataset import PairBatch, PreferenceDataset
 from rlcore.errors import ConfigError
 from rlcore.functional.logprobs import response_logprobs, sequence_logprobs
-from rlcore.functional.losses import dpo_loss, implicit_rewards, preference_accuracy
+from rlcore.functional.losses import dpo_pair_losses, implicit_rewards, preference_accuracy
 from rlcore.models import CausalLM, TrunkAndHead, evaluation_mode
 
 
@@ -60,37 +60,33 @@ def response_sums(model: nn.Module, batch: PairBatch) -> Tensor:
 def pair_loss(
     model: nn.Module, batch: PairBatch, ref_logprobs: Tensor, pair_count: int, config: DPOConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """DPO loss of n pairs and what is reported beside it (Rafailov et al. 2023, eq. 7).
+    """DPO loss of n pairs (Rafailov et al. 2023, eq. 7), divided by the pairs of the whole optimiser step.
 
     Args:
         model: the policy.
         batch: n pairs.
         ref_logprobs: [2n], nats, chosen first.
-        pair_count: pairs of the whole optimiser step, so that losses and metrics of micro-batches add up.
+        pair_count: pairs of the optimiser step, so that the losses of its micro-batches add up.
         config: beta and label_smoothing.
+
+    Returns:
+        the loss, and sums over the n pairs of what is reported as means; `dpo/accuracy` counts strict wins.
     """
     chosen, rejected = response_sums(model, batch).chunk(2)
     ref_chosen, ref_rejected = ref_logprobs.chunk(2)
-    loss = dpo_loss(
-        chosen,
-        rejected,
-        ref_chosen,
-        ref_rejected,
-        beta=config.beta,
-        label_smoothing=config.label_smoothing,
-        pair_count=pair_count,
-    )
+    chosen_rewards = implicit_rewards(chosen, ref_chosen, beta=config.beta)
+    rejected_rewards = implicit_rewards(rejected, ref_rejected, beta=config.beta)
+    losses = dpo_pair_losses(chosen_rewards, rejected_rewards, label_smoothing=config.label_smoothing)
+    loss = losses.sum()
     with torch.no_grad():
-        chosen_rewards = implicit_rewards(chosen, ref_chosen, beta=config.beta)
-        rejected_rewards = implicit_rewards(rejected, ref_rejected, beta=config.beta)
-        metrics = {
+        sums = {
             "dpo/loss": loss.detach(),
-            "dpo/accuracy": preference_accuracy(chosen_rewards, rejected_rewards, pair_count),
-            "dpo/margin_mean": (chosen_rewards - rejected_rewards).sum() / pair_count,
-            "dpo/chosen_reward_mean": chosen_rewards.sum() / pair_count,
-            "dpo/rejected_reward_mean": rejected_rewards.sum() / pair_count,
+            "dpo/accuracy": preference_accuracy(chosen_rewards, rejected_rewards, pair_count=1),
+            "dpo/margin_mean": (chosen_rewards - rejected_rewards).sum(),
+            "dpo/chosen_reward_mean": chosen_rewards.sum(),
+            "dpo/rejected_reward_mean": rejected_rewards.sum(),
         }
-    return loss, metrics
+    return loss / pair_count, sums
 
 
 def require_separable(model: CausalLM) -> None:

@@ -65,12 +65,10 @@ def evaluate_pairs(client: AsyncTrainingClient, pairs: ReferencedPairs, config: 
     totals: dict[str, float] = {}
     for rows in length_batches(pairs.dataset, config.batch_size):
         batch, ref_logprobs = pairs.batch(rows, client.device)
-        measure = partial(
-            pair_loss, batch=batch, ref_logprobs=ref_logprobs, pair_count=len(pairs), config=config
-        )
-        _, metrics = client.evaluate(measure).result()
-        _add(totals, {name: value.item() for name, value in metrics.items()})
-    return {key: totals[name.replace("validation/", "dpo/")] for key, name in EVALUATION.items()}
+        measure = partial(pair_loss, batch=batch, ref_logprobs=ref_logprobs, pair_count=len(rows), config=config)
+        _, sums = client.evaluate(measure).result()
+        _add(totals, {name: value.item() for name, value in sums.items()})
+    return {key: totals[name.replace("validation/", "dpo/")] / len(pairs) for key, name in EVALUATION.items()}
 
 
 class TrainingRun:
@@ -144,7 +142,7 @@ class TrainingRun:
 
     def load_best(self) -> None:
         """Put back the weights of the best step, which a run with a folder and validation pairs has kept."""
-        if self.validation is None:
+        if self.validation is None or self.best_step == 0:
             self.best_step, self.best_metrics = self.step, dict(self.last_metrics)
         elif self.folder is not None and self.best_step != self.step:
             self._load_weights(load_checkpoint(self.folder / f"step-{self.best_step}").tensors["model"])
@@ -162,15 +160,15 @@ class TrainingRun:
             loss = partial(pair_loss, batch=batch, ref_logprobs=ref_logprobs, pair_count=pair_count, config=config)
             passes.append(self.client.backward(loss))
         outcome = self.client.optim_step(self.optimizer, max_grad_norm=config.max_grad_norm).result()
-        metrics: dict[str, float] = {}
+        sums: dict[str, float] = {}
         for output in (future.result() for future in passes):
-            _add(metrics, {name: value for name, value in output.metrics.items() if name.startswith("dpo/")})
-        if self.guard.accepts(loss=metrics["dpo/loss"], grad_norm=outcome.grad_norm):
-            _add(self.window, {name: value * pair_count for name, value in metrics.items()})
+            _add(sums, {name: value for name, value in output.metrics.items() if name.startswith("dpo/")})
+        if self.guard.accepts(loss=sums["dpo/loss"], grad_norm=outcome.grad_norm):
+            _add(self.window, sums)
             self.window_pairs += pair_count
             self.last_metrics["optim/grad_norm"] = outcome.grad_norm
         self.last_metrics |= {"optim/learning_rate": rate, "optim/skipped_total": float(self.guard.skipped)}
-        return metrics
+        return {name: value / pair_count for name, value in sums.items()}
 
     def _learning_rate_share(self) -> float:
         """Share of the peak: linear warm-up, then cosine to min_learning_rate_ratio."""
@@ -253,7 +251,7 @@ class TrainingRun:
                 weight.copy_(tensors[name])
 
 
-def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+def trained_weights(model: nn.Module) -> dict[str, Tensor]:
     """Weights that training changes. Frozen ones come from the model's own folder."""
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 

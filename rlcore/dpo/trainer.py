@@ -4,7 +4,7 @@ import logging
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -169,7 +169,7 @@ class DPOTrainer:
             if folder is None:
                 self._ref_logprobs[key] = measure()
             else:
-                name = f"{self._frozen_sha256()[:16]}-{key[:16]}"
+                name = f"{self._frozen_sha256[:16]}-{key[:16]}"
                 self._ref_logprobs[key] = kept_on_disk(folder, name, len(dataset), measure)
         return ReferencedPairs(dataset, self._ref_logprobs[key], self.chat.pad_id)
 
@@ -182,9 +182,10 @@ class DPOTrainer:
             "config": self.config.model_dump(mode="json", exclude=_FREE_SETTINGS),
             "pairs": dataset.sha256(),
             "validation": None if eval_dataset is None else eval_dataset.sha256(),
-            "frozen": self._frozen_sha256(),
+            "frozen": self._frozen_sha256,
         }
 
+    @cached_property
     def _frozen_sha256(self) -> str:
         """Hash of the reference, or of the base under the adapters."""
         return weights_sha256(self.model if self.reference_model is None else self.reference_model)
@@ -288,9 +289,9 @@ def _pairs_of(
     ignored = sorted(set(columns) - set(COLUMNS))
     if ignored:
         logger.warning("Split %s: the columns %s are not read.", split, ", ".join(ignored))
-    sides = (columns[name] for name in COLUMNS)
+    prompts, chosen, rejected = (columns[name] for name in COLUMNS)
     try:
-        return PreferenceDataset(*sides, tokenizer, config.max_length, config.max_prompt_length)
+        return PreferenceDataset(prompts, chosen, rejected, tokenizer, config.max_length, config.max_prompt_length)
     except DataError as error:
         raise DataError(f"Split {split}: {error}") from error
 

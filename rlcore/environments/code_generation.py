@@ -21,8 +21,8 @@ def create_code_generation_env(
 ) -> MultiObjectiveRewardEnv:
     """An environment of programming tasks that reads code and never runs it.
 
-    Reward: 1.0 * syntax + 0.1 * style, the formulas of `code_text.syntax_score` and `code_text.style_score`. To run code
-    against tests, build a MultiObjectiveRewardEnv with the component `passed_tests`.
+    Reward: 1.0 * syntax + 0.1 * style, the formulas of `code_text.syntax_score` and `code_text.style_score`. To run
+    code against tests, build a MultiObjectiveRewardEnv with the component `passed_tests`.
 
     Args:
         tokenizer: of the policy.

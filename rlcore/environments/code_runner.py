@@ -55,9 +55,9 @@ def main() -> None:
     """Run the job on standard input."""
     job = json.load(sys.stdin.buffer)
     report = _reporter(job["secret"])
-    report(started=True)
     _limit(job["memory_bytes"], job["cpu_seconds"])
     sys.addaudithook(_guard(os.getcwd()))
+    report(started=True)
     namespace: dict[str, Any] = {"__name__": "solution", "__builtins__": __builtins__}
     error = _attempt(job["code"], namespace)
     if error is not None:
@@ -91,6 +91,7 @@ def _reporter(secret: str) -> Callable[..., None]:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
+    os.close(nowhere)
 
     def report(**result: object) -> None:
         os.write(results, (json.dumps({"secret": secret, **result}) + "\n").encode())
@@ -109,7 +110,9 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> None:
         resource.RLIMIT_NPROC: 0,
     }
     for kind, limit in limits.items():
-        resource.setrlimit(kind, (limit, limit))
+        highest = resource.getrlimit(kind)[1]
+        lowered = limit if highest == resource.RLIM_INFINITY else min(limit, highest)
+        resource.setrlimit(kind, (lowered, lowered))
 
 
 def _guard(folder: str) -> Callable[[str, tuple[Any, ...]], None]:

@@ -33,7 +33,7 @@ def syntax_score(text: str) -> float:
 
 
 def style_score(text: str) -> float:
-    """Mean of four marks over the functions of the code, within 0 .. 1; 0 without a function or where it does not parse.
+    """Mean of four marks over the functions of the code, within 0 .. 1; 0 where there is none or it does not parse.
 
     The marks of a function: it has a docstring; all its parameters and its result have type hints; its name and its
     parameters are in snake_case; none of its lines is longer than 100 characters.

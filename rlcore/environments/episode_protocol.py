@@ -1,4 +1,4 @@
-"""Environments of one's own that bring their data set and score whole completions, as group-based training uses them."""
+"""Environments of one's own for group-based training: they bring their data set and score whole completions."""
 
 import inspect
 import json

@@ -33,8 +33,8 @@ class MultiObjectiveRewardEnv(RLEnvironment):
         reward_weights: a weight for every component.
 
     Raises:
-        ConfigError: no component, one named `total`, a weight of an unknown component, an unknown setting, or one out of
-            range.
+        ConfigError: no component, one named `total`, a weight of an unknown component, an unknown setting, or a value
+            out of range.
     """
 
     def __init__(

@@ -11,7 +11,6 @@ from rlcore.environments.base import Observation, RLEnvironment, StepResult
 from rlcore.environments.text_episode import PromptCycle, observe, require_running, token_ids
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
-from rlcore.models import evaluation_mode
 from rlcore.results import RewardSource
 from rlcore.reward_functions import checked_number
 from rlcore.reward_functions.checks import checked_counts
@@ -29,8 +28,8 @@ class PreferenceComparisonEnv(RLEnvironment):
         tokenizer: of the policy, and of the preference model.
         prompts: texts, played in turn.
         preference_model: a RewardModel (the difference of the two rewards), a PairwiseRewardModel (its score of the
-            pair), or a function(prompt, first, second) that returns a number above 0 where the first is preferred. Models
-            are asked without dropout.
+            pair), or a function(prompt, first, second) that returns a number above 0 where the first is preferred.
+            Models are asked without dropout.
         human_feedback_fn: such a function, asked where there is no model.
         max_length: tokens of prompt and response that the policy and the model see at most.
 
@@ -152,10 +151,15 @@ def preference_by_score(source: RewardSource) -> Preference:
 
 
 def _preference_of(judge: Any, chat: ChatFormat, max_length: int) -> Preference:
-    if not isinstance(judge, nn.Module):
-        if not callable(judge):
-            raise ConfigError(f"Found {judge!r} as the judge of responses, expected a reward model or a function.")
-        return cast(Preference, judge)
+    if not callable(judge):
+        raise ConfigError(f"Found {judge!r} as the judge of responses, expected a reward model or a function.")
+    return _model_preference(judge, chat, max_length) if isinstance(judge, nn.Module) else cast(Preference, judge)
+
+
+def _model_preference(judge: Any, chat: ChatFormat, max_length: int) -> Preference:
+    # Loads peft, which takes seconds; whoever holds a reward model has loaded it.
+    from rlcore.models import evaluation_mode
+
     if not hasattr(judge, "forward_pair") and not hasattr(judge, "scores"):
         raise ConfigError(
             f"preference_model: found {type(judge).__name__}, expected a RewardModel, a PairwiseRewardModel or a "
@@ -166,14 +170,15 @@ def _preference_of(judge: Any, chat: ChatFormat, max_length: int) -> Preference:
     def encoded(prompt: str, response: str) -> tuple[Tensor, Tensor]:
         # The model sees what it was trained on: the whole response with its end token, the end of the prompt.
         ids, response_ids = chat.encode_pair(prompt, response, max_length=limit, max_prompt_length=1)
-        input_ids = torch.tensor([ids + response_ids], device=next(judge.parameters()).device)
+        device = next(judge.parameters(), torch.empty(0)).device
+        input_ids = torch.tensor([ids + response_ids], device=device)
         return input_ids, torch.ones_like(input_ids)
 
     def prefer(prompt: str, first: str, second: str) -> float:
         with torch.inference_mode(), evaluation_mode(judge):
             if hasattr(judge, "forward_pair"):
-                return judge.forward_pair(*encoded(prompt, first), *encoded(prompt, second)).item()
+                return float(judge.forward_pair(*encoded(prompt, first), *encoded(prompt, second)))
             # Each alone, so that neither is padded to the length of the other.
-            return (judge.scores(*encoded(prompt, first)) - judge.scores(*encoded(prompt, second))).item()
+            return float(judge.scores(*encoded(prompt, first)) - judge.scores(*encoded(prompt, second)))
 
     return prefer

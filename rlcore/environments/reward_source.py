@@ -18,9 +18,9 @@ from rlcore.reward_functions.checks import checked_counts
 class EnvironmentReward:
     """Scores responses with an environment.
 
-    An environment with a method `score_responses(prompts, responses, metadata)`, as all of this library have, is asked at
-    once. Any other is played: `reset(prompt=...)`, then one step for each token of the response and its end token; the
-    score is the sum of the rewards up to the step that ends the episode.
+    An environment with a method `score_responses(prompts, responses, metadata)`, as all of this library have, is asked
+    at once. Any other is played: `reset(prompt=...)`, then one step for each token of the response and its end token;
+    the score is the sum of the rewards up to the step that ends the episode.
 
     Args:
         environment: what scores.
@@ -77,6 +77,6 @@ def _check_playable(environment: RLEnvironment, tokenizer: PreTrainedTokenizerBa
         raise ConfigError(f"{name} has no score_responses() and has to be played. Pass the tokenizer of the policy.")
     if "prompt" not in inspect.signature(environment.reset).parameters:
         raise ConfigError(
-            f"{name}.reset{inspect.signature(environment.reset)} takes no prompt, so the environment would judge another "
-            "prompt than the one answered. Let it take `prompt: str | None = None`."
+            f"{name}.reset{inspect.signature(environment.reset)} takes no prompt, so the environment would judge "
+            "another prompt than the one answered. Let it take `prompt: str | None = None`."
         )

@@ -1,6 +1,7 @@
 """Prompts in turn, and the response that grows token by token behind one of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,7 +103,7 @@ class TextEpisode:
         self._response_ids.append(one_token(action))
         self.generated, stopped = self.before_stop(self.chat.decode_response(self._response_ids))
         ended = self._response_ids[-1] == self.chat.end_id
-        self.running = not (stopped or ended or self.steps >= self.max_length)
+        self.running = not (stopped or ended or self.steps > self.max_length)
         return not self.running
 
     def before_stop(self, text: str) -> tuple[str, bool]:
@@ -123,10 +124,10 @@ class TextEpisode:
         return f"Prompt: {self.prompt}\nGenerated: {self.generated}\nSteps: {self.steps}"
 
 
-def observe(ids: list[int], max_length: int, prompt: str, metadata: dict[str, object]) -> Observation:
+def observe(ids: list[int], max_length: int, prompt: str, metadata: Mapping[str, Any]) -> Observation:
     """The last max_length ids as an observation."""
     input_ids = torch.tensor([ids[-max_length:]], dtype=torch.int64)
-    return Observation(input_ids, torch.ones_like(input_ids), prompt, metadata)
+    return Observation(input_ids, torch.ones_like(input_ids), prompt, dict(metadata))
 
 
 def require_running(running: bool) -> None:

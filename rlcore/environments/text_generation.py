@@ -15,8 +15,8 @@ from rlcore.reward_functions.checks import checked_counts
 class TextGenerationEnv(RLEnvironment):
     """Responses to prompts in turn; the reward comes with the step that ends the response.
 
-    A response ends with the end token, with a stop string in the generated text, or with max_length tokens. Stop strings
-    count across token borders, not in the prompt, and are not part of the generated text.
+    A response ends with the end token, with a stop string in the generated text, or with max_length tokens. Stop
+    strings count across token borders, not in the prompt, and are not part of the generated text.
 
     Args:
         tokenizer: of the policy.

@@ -132,18 +132,22 @@ def _entropy_of(log_probabilities: Tensor) -> Tensor:
     return -(probabilities * finite).sum(dim=-1)
 
 
+def _chosen(log_probabilities: Tensor, ids: Tensor) -> Tensor:
+    return -F.nll_loss(log_probabilities, ids, reduction="none", ignore_index=SKIP_NO_ID)
+
+
 def _measure_logprobs(logits: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, ...]:
     return (token_logprobs(logits, ids, temperature),)
 
 
 def _measure_both(logits: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, ...]:
     log_probabilities = _scaled(logits, temperature).log_softmax(dim=-1)
-    return -F.nll_loss(log_probabilities, ids, reduction="none"), _entropy_of(log_probabilities)
+    return _chosen(log_probabilities, ids), _entropy_of(log_probabilities)
 
 
 def _measure_both_detached(logits: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, ...]:
     log_probabilities = _scaled(logits, temperature).log_softmax(dim=-1)
-    return -F.nll_loss(log_probabilities, ids, reduction="none"), _entropy_of(log_probabilities.detach())
+    return _chosen(log_probabilities, ids), _entropy_of(log_probabilities.detach())
 
 
 def _over_response(

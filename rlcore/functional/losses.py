@@ -34,7 +34,7 @@ def sequence_mean(token_losses: Tensor, response_mask: Tensor, sequence_count: C
     require_same_shape(token_losses=token_losses, response_mask=response_mask)
     lengths = response_mask.sum(dim=-1).clamp(min=1)
     means = at_least_float32(token_losses).where(response_mask, 0.0).sum(dim=-1) / lengths
-    return _pair_mean(means, sequence_count)
+    return _row_mean(means, sequence_count)
 
 
 def constant_length_mean(
@@ -220,7 +220,7 @@ def dpo_loss(
     """
     chosen_rewards = implicit_rewards(chosen_logprobs, ref_chosen_logprobs, beta=beta)
     rejected_rewards = implicit_rewards(rejected_logprobs, ref_rejected_logprobs, beta=beta)
-    return _pair_mean(dpo_pair_losses(chosen_rewards, rejected_rewards, label_smoothing=label_smoothing), pair_count)
+    return _row_mean(dpo_pair_losses(chosen_rewards, rejected_rewards, label_smoothing=label_smoothing), pair_count)
 
 
 def reference_free_dpo_loss(
@@ -233,7 +233,7 @@ def reference_free_dpo_loss(
 ) -> Tensor:
     """dpo_loss against a reference that likes all responses alike. Its implicit rewards are beta * logprobs."""
     chosen_rewards, rejected_rewards = beta * chosen_logprobs, beta * rejected_logprobs
-    return _pair_mean(dpo_pair_losses(chosen_rewards, rejected_rewards, label_smoothing=label_smoothing), pair_count)
+    return _row_mean(dpo_pair_losses(chosen_rewards, rejected_rewards, label_smoothing=label_smoothing), pair_count)
 
 
 def log_odds_ratio(chosen_mean_logprobs: Tensor, rejected_mean_logprobs: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ def orpo_loss(
 ) -> Tensor:
     """Pair mean of orpo_pair_losses."""
     losses = orpo_pair_losses(chosen_mean_logprobs, rejected_mean_logprobs, chosen_nll, odds_coef=odds_coef)
-    return _pair_mean(losses, pair_count)
+    return _row_mean(losses, pair_count)
 
 
 def bradley_terry_pair_losses(chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0) -> Tensor:
@@ -291,13 +291,13 @@ def bradley_terry_loss(
     chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0, pair_count: Count = None
 ) -> Tensor:
     """Pair mean of bradley_terry_pair_losses."""
-    return _pair_mean(bradley_terry_pair_losses(chosen, rejected, margin), pair_count)
+    return _row_mean(bradley_terry_pair_losses(chosen, rejected, margin), pair_count)
 
 
 def centering_penalty(chosen: Tensor, rejected: Tensor, *, coef: float, pair_count: Count = None) -> Tensor:
     """Pair mean of coef * (chosen + rejected)^2, which keeps rewards near 0 (Eisenstein et al. 2023)."""
     require_same_shape(chosen=chosen, rejected=rejected)
-    return coef * _pair_mean((at_least_float32(chosen) + at_least_float32(rejected)).square(), pair_count)
+    return coef * _row_mean((at_least_float32(chosen) + at_least_float32(rejected)).square(), pair_count)
 
 
 def preference_probability(first: Tensor, second: Tensor) -> Tensor:
@@ -309,7 +309,7 @@ def preference_probability(first: Tensor, second: Tensor) -> Tensor:
 def preference_accuracy(chosen: Tensor, rejected: Tensor, pair_count: Count = None) -> Tensor:
     """Share of the pairs whose chosen reward is strictly larger. A tie is no success: see preference_ties."""
     require_same_shape(chosen=chosen, rejected=rejected)
-    return _pair_mean((chosen > rejected).to(at_least_float32(chosen).dtype), pair_count)
+    return _row_mean((chosen > rejected).to(at_least_float32(chosen).dtype), pair_count)
 
 
 def preference_ties(chosen: Tensor, rejected: Tensor) -> Tensor:
@@ -318,7 +318,7 @@ def preference_ties(chosen: Tensor, rejected: Tensor) -> Tensor:
     return (chosen == rejected).sum()
 
 
-def _pair_mean(pair_losses: Tensor, pair_count: Count) -> Tensor:
+def _row_mean(pair_losses: Tensor, pair_count: Count) -> Tensor:
     return masked_mean(pair_losses, torch.ones_like(pair_losses, dtype=torch.bool), pair_count)
 
 

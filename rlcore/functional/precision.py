@@ -5,9 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-EXPONENT_LIMIT = (
-    40.0  # exp(40) is 2e17; its square still fits float32, and so does a gradient norm made of such numbers
-)
+EXPONENT_LIMIT = 40.0  # exp(40) is 2e17: its square, and a gradient norm made of such numbers, still fit float32
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ r"""Whether a response gives the right answer to a problem in mathematics.
 The answer of a response is, in this order:
 
 1. the content of its last \boxed{} or \fbox{}; a box that is never closed is no answer,
-2. the first value after the last "answer is", "answer:", "answer =", "####" or "A:" at the start of a line, in that line,
+2. the first value in the line behind the last "answer is", "answer:", "answer =", "####", or "A:" that begins a line,
 3. the last value of the response.
 
 Values are compared exactly, as fractions: 0.4 equals \frac{2}{5}, and 0.33 does not equal 1/3. Currencies and units are
@@ -110,7 +110,7 @@ def _bare(text: str) -> str:
 
 
 def _canonical(text: str) -> str:
-    """The text of an answer that is no number: no blanks, no braces around one character, no brackets around a letter."""
+    """The text of an answer that is no number, without blanks, braces around a character, brackets around a letter."""
     packed = re.sub(r"\s|\$", "", _bare(text))
     packed = re.sub(r"\{([0-9A-Za-z])\}", r"\1", packed)
     return re.sub(r"^\(([A-Za-z])\)$", r"\1", packed)

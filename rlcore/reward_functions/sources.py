@@ -13,7 +13,7 @@ from rlcore.reward_functions.named import REWARD_FUNCTIONS, Rows
 FORMS = "(prompts, responses, metadata=None), or per response (prompt, generated, full_text)"
 
 
-def as_reward_source(function: Callable[..., Any]) -> RewardSource:
+def as_reward_source(function: Callable[..., Any], name: str | None = None) -> RewardSource:
     """A reward function of any of three forms as a reward source. What it returns is checked.
 
     1. `(prompts, responses)` with or without `metadata`: lists in, one number for each response out.
@@ -21,18 +21,22 @@ def as_reward_source(function: Callable[..., Any]) -> RewardSource:
        `full_text` is the prompt followed by the response.
     3. Three required parameters of other names: called as form 2, by position.
 
+    Args:
+        function: the function, or an object that can be called.
+        name: what errors call it; by default its own name.
+
     Raises:
         ConfigError: the parameters fit none of the forms. The source raises DataError for a wrong count, None, NaN or
             infinity, naming the function.
     """
-    name = getattr(function, "__name__", type(function).__name__)
-    call = _calling(function, name)
+    named: str = name or getattr(function, "__name__", type(function).__name__)
+    call = _calling(function, named)
 
     def source(prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None) -> list[float]:
         checked_counts(prompts, responses, metadata)
-        return checked_scores(call(prompts, responses, metadata), len(responses), name)
+        return checked_scores(call(prompts, responses, metadata), len(responses), named)
 
-    source.__name__ = name
+    source.__name__ = named
     return source
 
 
@@ -72,20 +76,25 @@ def imported_object(module_name: str, name: str) -> Any:
     return found
 
 
-def weighted_sum(sources: Mapping[str, RewardSource], weights: Mapping[str, float] | None = None) -> RewardSource:
+def weighted_sum(sources: Mapping[str, Callable[..., Any]], weights: Mapping[str, float] | None = None) -> RewardSource:
     """A reward source whose score is the sum of weight * score over named sources; a weight that is not given is 1.
+
+    Args:
+        sources: reward sources or functions of the forms of as_reward_source.
+        weights: weight by name.
 
     Raises:
         ConfigError: there is no source, or a weight is no finite number or belongs to none. The source raises DataError
             for scores that are not finite numbers, naming which.
     """
     weight_of = checked_weights(sources, weights)
+    parts = {name: as_reward_source(source, f"Reward {name}") for name, source in sources.items()}
 
     def source(prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None) -> list[float]:
         checked_counts(prompts, responses, metadata)
         totals = [0.0] * len(responses)
-        for name, part in sources.items():
-            scores = checked_scores(part(prompts, responses, metadata), len(responses), f"Reward {name}")
+        for name, part in parts.items():
+            scores = part(prompts, responses, metadata)
             totals = [total + weight_of[name] * score for total, score in zip(totals, scores, strict=True)]
         return totals
 
@@ -116,7 +125,7 @@ def _calling(function: Callable[..., Any], name: str) -> Callable[[Sequence[str]
         return lambda prompts, responses, metadata: function(prompts, responses, metadata=metadata)
     takes_lists = fits(None, None) or list(signature.parameters)[:2] == ["prompts", "responses"]
     if takes_lists and fits(None, None, None):
-        return lambda prompts, responses, metadata: function(prompts, responses, metadata)
+        return function
     if fits(None, None):
         return lambda prompts, responses, metadata: function(prompts, responses)
     if fits(None, None, None):

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,7 +23,10 @@ from tasks.records.artifacts import write_rows
 
 OPENING_WORDS = (4, 8)
 SENTENCES = 2
-SAMPLED_TOKENS = 64
+SAMPLED_TOKENS = 48
+ANSWERS = 4
+"""Continuations sampled for each prompt in a round; each two of them may make a pair."""
+MAX_ROUNDS = 20
 SMALLEST_PREFERENCE = 0.1
 """Pairs whose sentiments differ by less are no preference."""
 
@@ -93,35 +97,34 @@ def first_sentences(text: str, count: int) -> str:
 def _preferences(config: DemoDataConfig, prompts: Sequence[str]) -> Iterable[dict[str, Any]]:
     """Pairs of sampled continuations, the more positive one chosen, until there are enough."""
     made = 0
-    for attempt in range(MAX_ROUNDS):
-        for prompt, answers in zip(prompts, _sample_twice(config, prompts, attempt), strict=True):
-            better, worse = sorted(answers, key=sentiment, reverse=True)
-            if sentiment(better) - sentiment(worse) < SMALLEST_PREFERENCE or not worse.strip():
-                continue
-            yield {"prompt": prompt, "chosen": better, "rejected": worse}
-            made += 1
-            if made == config.preference_pairs:
-                return
+    for round_number in range(MAX_ROUNDS):
+        for prompt, answers in zip(prompts, _sample_answers(config, prompts, round_number), strict=True):
+            ranked = sorted(filter(str.strip, answers), key=sentiment, reverse=True)
+            for better, worse in combinations(ranked, 2):
+                if sentiment(better) - sentiment(worse) < SMALLEST_PREFERENCE:
+                    continue
+                yield {"prompt": prompt, "chosen": better, "rejected": worse}
+                made += 1
+                if made == config.preference_pairs:
+                    return
     raise DataError(
         f"Made {made} preference pairs, expected {config.preference_pairs}. Lower demo_data.preference_pairs."
     )
 
 
-MAX_ROUNDS = 40
-
-
-def _sample_twice(config: DemoDataConfig, prompts: Sequence[str], attempt: int) -> list[tuple[str, str]]:
-    """Two continuations of each prompt, cut after as many sentences as the demonstrations have."""
+def _sample_answers(config: DemoDataConfig, prompts: Sequence[str], round_number: int) -> list[list[str]]:
+    """ANSWERS continuations of each prompt, cut after as many sentences as the demonstrations have."""
     from rlcore.formatting import ChatFormat
     from rlcore.sampling import SamplingParams, generate
 
     model, tokenizer = _sampler(str(config.model_name))
     chat = ChatFormat(tokenizer)
+    rows = len(prompts) * ANSWERS
     samples = generate(
         model,
-        [chat.encode_prompt(prompt) for prompt in prompts for _ in range(2)],
+        [chat.encode_prompt(prompt) for prompt in prompts for _ in range(ANSWERS)],
         SamplingParams(max_new_tokens=SAMPLED_TOKENS, temperature=1.0),
-        seeds=[stream_seed(config.seed, "pairs", attempt, row) for row in range(2 * len(prompts))],
+        seeds=[stream_seed(config.seed, "pairs", round_number, row) for row in range(rows)],
         end_ids=[chat.end_id],
         pad_id=chat.pad_id,
     )
@@ -129,7 +132,7 @@ def _sample_twice(config: DemoDataConfig, prompts: Sequence[str], attempt: int) 
         first_sentences(chat.decode_response(ids[mask].tolist()), SENTENCES)
         for ids, mask in zip(samples.response_ids, samples.response_mask, strict=True)
     ]
-    return list(zip(texts[::2], texts[1::2], strict=True))
+    return [texts[start : start + ANSWERS] for start in range(0, rows, ANSWERS)]
 
 
 @cache

@@ -141,7 +141,9 @@ def test_rows_are_read_in_pieces(tmp_path: Path):
     for number in (0, 19_999, 20_000, 44_999):
         rows[number] = pair(number, chosen=None)
     report = check(tmp_path, b"".join(rows))
-    assert [found[1] for found in findings(report)] == [1, 20_000, 20_001, 45_000]
+    (finding,) = report.as_json()["findings"]
+    assert [row["line"] for row in finding["rows"]] == [1, 20_000, 20_001, 45_000]
+    assert [row["row"] for row in finding["rows"]] == [0, 19_999, 20_000, 44_999]
     assert len(kept(tmp_path).splitlines()) == 44_996
 
 

@@ -292,7 +292,7 @@ def run_processes(count: int) -> list[dict]:
         arguments = [sys.executable, "-c", SHARE_OF_THE_ROWS]
         processes.append(subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True))
     try:
-        return [json.loads(process.communicate(timeout=120)[0].splitlines()[-1]) for process in processes]
+        return [json.loads(process.communicate(timeout=300)[0].splitlines()[-1]) for process in processes]
     finally:
         for process in processes:
             process.kill()

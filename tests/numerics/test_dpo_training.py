@@ -1,11 +1,6 @@
-"""Preference training as a whole: it starts at ln 2 and learns; batches, interruptions and caches change nothing."""
+"""Preference training as a whole: it starts at ln 2, learns, evaluates, and cuts steps into batches exactly."""
 
 import math
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,49 +8,15 @@ import datasets
 import pytest
 import torch
 
-from rlcore.configs import DPOConfig, LoraConfig, ScratchModelConfig
-from rlcore.dpo import DPOTrainer, PreferenceDataset, reference, train, trainer
+from rlcore.configs import LoraConfig
+from rlcore.dpo import DPOTrainer, train
 from rlcore.dpo.loss import response_sums
 from rlcore.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from rlcore.models import load_causal_lm
+from rlcore.results import TrainResult
 from rlcore.scratch import build_model
+from tests.support.dpo import COLUMNS, SHAPE, SWAPPED, config, new_trainer, pairs, same, weights_of
 from tests.support.tiny import tiny_gpt2, tiny_tokenizer
-
-ROOT = Path(__file__).resolve().parents[2]
-SHAPE = ScratchModelConfig(vocab_size=300, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
-SUMS = [(a, b) for a in range(4) for b in range(5)]
-COLUMNS = {
-    "prompt": [f"What is {a} plus {b}?" for a, b in SUMS],
-    "chosen": [f"The answer is {a + b}." for a, b in SUMS],
-    "rejected": ["Sure!" if a % 2 else f"I think it is {a + b}, maybe." for a, b in SUMS],
-}
-SWAPPED = {"prompt": COLUMNS["prompt"], "chosen": COLUMNS["rejected"], "rejected": COLUMNS["chosen"]}
-
-
-def pairs(count: int = 20, columns: dict[str, list[str]] = COLUMNS) -> PreferenceDataset:
-    """The first `count` pairs; the style of the answer decides which one is chosen."""
-    return PreferenceDataset(*(columns[name][:count] for name in ("prompt", "chosen", "rejected")), tiny_tokenizer(), 64, 32)
-
-
-def config(**settings: Any) -> DPOConfig:
-    """Settings of a run of a second."""
-    small: dict[str, Any] = {"model_name": "an object is passed", "learning_rate": 1e-2, "batch_size": 4}
-    small |= {"gradient_accumulation_steps": 1, "max_length": 64, "max_prompt_length": 32, "logging_steps": 1}
-    return DPOConfig(**{**small, **settings})
-
-
-def new_trainer(settings: DPOConfig, **arguments: Any) -> DPOTrainer:
-    """A trainer of a fresh random policy; equal settings give equal trainers."""
-    model = build_model(SHAPE, tiny_tokenizer(), seed=1)
-    return DPOTrainer(settings, **{"tokenizer": tiny_tokenizer(), "model": model, **arguments})
-
-
-def weights_of(trainer: DPOTrainer) -> dict[str, torch.Tensor]:
-    return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_training_starts_at_ln_2_and_separates_what_can_be_separated():
@@ -134,6 +95,15 @@ def test_the_learning_rate_warms_up_and_falls_along_a_cosine(settings: dict[str,
     assert found == pytest.approx(rates)
 
 
+def test_gradients_are_clipped_and_weights_decay():
+    # a gradient of norm 1e-12 is far below Adam's epsilon of 1e-8: what is left is the decay, by 1 - 1e-2 * 10
+    trainer = new_trainer(config(batch_size=20, max_grad_norm=1e-12, weight_decay=10.0))
+    before = weights_of(trainer)
+    trainer.train(pairs())
+    for name, weight in weights_of(trainer).items():
+        torch.testing.assert_close(weight, 0.9 * before[name], rtol=1e-5, atol=2e-6)
+
+
 def test_the_trace_names_what_it_holds_and_averages_over_the_pairs_since_the_last_report():
     seen: list[tuple[int, dict[str, float]]] = []
     trainer = new_trainer(
@@ -156,7 +126,9 @@ def test_evaluation_is_returned_for_each_interval_and_for_the_end():
     history = trainer.train(pairs(), pairs(6))
     assert len(history["loss"]) == 5
     assert [len(history[name]) for name in ("eval_loss", "eval_accuracy", "eval_margin")] == [3, 3, 3]
-    assert trainer.evaluate(pairs(6)) == {name: history[name][-1] for name in ("eval_loss", "eval_accuracy", "eval_margin")}
+    assert trainer.evaluate(pairs(6)) == {
+        name: history[name][-1] for name in ("eval_loss", "eval_accuracy", "eval_margin")
+    }
     assert "eval_loss" not in new_trainer(config()).train(pairs())
 
 
@@ -221,134 +193,6 @@ def test_adapters_learn_against_their_own_base(tmp_path: Path):
         torch.testing.assert_close(merged, response_sums(trainer.model, batch), rtol=1e-4, atol=1e-4)
 
 
-class Stopped(Exception):
-    """Stands for a kill."""
-
-
-def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
-    # 3 epochs of 5 steps, interrupted at step 8: in the second epoch, between two reports and after a best step
-    settings = config(num_epochs=3, save_every=2, eval_every=3, logging_steps=4, learning_rate=3e-3)
-
-    def run(folder: Path, stop_at: int) -> tuple[dict[str, list[float]], list[tuple], dict[str, torch.Tensor]]:
-        trace: list[tuple] = []
-
-        def report(step: int, metrics: dict[str, float]) -> None:
-            if step == stop_at:
-                raise Stopped
-            trace.append((step, dict(metrics)))
-
-        trainer = new_trainer(settings, on_metrics=report)
-        history = trainer.train(pairs(), pairs(6, SWAPPED), resume_dir=folder)
-        trainer.close()
-        return history, trace, weights_of(trainer)
-
-    whole_history, whole_trace, whole = run(tmp_path / "whole", -1)
-    with pytest.raises(Stopped):
-        run(tmp_path / "parts", 8)
-    history, trace, resumed = run(tmp_path / "parts", -1)
-    assert same(whole, resumed)
-    assert history["loss"] == whole_history["loss"][6:]
-    assert history["eval_loss"] == whole_history["eval_loss"][2:]
-    assert trace == [whole_trace[0], *(entry for entry in whole_trace if entry[0] > 6)] or trace[0][0] == 6
-    assert [entry for entry in trace if entry[0] > 6] == [entry for entry in whole_trace if entry[0] > 6]
-
-
-CHILD = """
-    import os, signal, sys
-    from pathlib import Path
-    from rlcore import checkpoint
-    from tests.numerics.test_dpo_training import SWAPPED, config, new_trainer, pairs
-
-    folder, place = Path(sys.argv[1]), sys.argv[2]
-
-    def die():
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def report(step, metrics):
-        if place == "step" and step == 7 and "dpo/loss" in metrics:
-            die()
-
-    write_manifest = checkpoint._write_manifest
-
-    def write(path, step, aliases):
-        if place == "save" and step == 6:
-            die()
-        write_manifest(path, step, aliases)
-
-    checkpoint._write_manifest = write
-    settings = config(num_epochs=2, save_every=2, eval_every=5)
-    trainer = new_trainer(settings, on_metrics=report)
-    trainer.train(pairs(), pairs(6, SWAPPED), resume_dir=folder)
-    trainer.save_model(folder / "final")
-    trainer.close()
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_process_ends_with_the_bytes_of_an_undisturbed_one(tmp_path: Path):
-    def run(folder: Path, place: str) -> int:
-        command = [sys.executable, "-c", textwrap.dedent(CHILD), str(folder), place]
-        return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False).returncode
-
-    assert run(tmp_path / "whole", "nowhere") == 0
-    for place in ("step", "save"):
-        assert run(tmp_path / place, place) == -signal.SIGKILL
-        assert run(tmp_path / place, "nowhere") == 0
-    weights = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("whole", "step", "save")]
-    assert weights[0] == weights[1] == weights[2]
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many pairs each pass over the reference measured."""
-    counts: list[int] = []
-
-    def counted(client, dataset, batches, pad_id):
-        counts.append(len(dataset))
-        return reference.measure_reference(client, dataset, batches, pad_id)
-
-    monkeypatch.setattr(trainer, "measure_reference", counted)
-    return counts
-
-
-def test_the_reference_is_measured_once_for_all_epochs_and_calls(measured: list[int]):
-    several = new_trainer(config(num_epochs=3, eval_every=1))
-    several.train(pairs(), pairs(6))
-    several.train(pairs(), pairs(6))
-    assert measured == [20, 6]
-
-
-def test_the_reference_on_disk_serves_the_same_model_and_pairs_and_no_others(tmp_path: Path, measured: list[int]):
-    def values(count: int, seed: int) -> torch.Tensor:
-        model = build_model(SHAPE, tiny_tokenizer(), seed)
-        return new_trainer(config(), model=model).start(pairs(count), resume_dir=tmp_path).pairs.ref_logprobs
-
-    first = values(20, seed=1)
-    assert torch.equal(values(20, seed=1), first)
-    assert measured == [20]
-    assert values(7, seed=1).shape == (2, 7)
-    assert not torch.equal(values(20, seed=2), first)
-    assert measured == [20, 7, 20]
-    for entry in tmp_path.glob("reference-*/logprobs.safetensors"):
-        entry.write_bytes(entry.read_bytes()[:-4])
-    assert torch.equal(values(20, seed=1), first)
-    assert measured == [20, 7, 20, 20]
-
-
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):
-    new_trainer(config()).train(pairs(), resume_dir=tmp_path)
-    others = [
-        (config(beta=0.2), pairs(), {}),
-        (config(), pairs(19), {}),
-        (config(), pairs(), {"model": build_model(SHAPE, tiny_tokenizer(), seed=2)}),
-    ]
-    for settings, data, arguments in others:
-        with pytest.raises(CheckpointError, match="other settings, pairs or reference"):
-            new_trainer(settings, **arguments).train(data, resume_dir=tmp_path)
-    # how often is saved and reported changes no number
-    assert new_trainer(config(save_every=3, logging_steps=2)).train(pairs(), resume_dir=tmp_path)["loss"] == []
-
-
 def test_numbers_that_are_not_finite_stop_training_and_keep_the_checkpoint(tmp_path: Path):
     def spoil(step: int, metrics: dict[str, float]) -> None:
         if step == 2:
@@ -359,7 +203,9 @@ def test_numbers_that_are_not_finite_stop_training_and_keep_the_checkpoint(tmp_p
         spoilt.train(pairs(), resume_dir=tmp_path)
     assert (tmp_path / "step-1" / "manifest.json").exists()
     reports = []
-    spoilt = new_trainer(config(num_epochs=3, max_non_finite_steps=2), on_metrics=lambda *entry: (spoil(*entry), reports.append(entry)))
+    spoilt = new_trainer(
+        config(num_epochs=3, max_non_finite_steps=2), on_metrics=lambda *entry: (spoil(*entry), reports.append(entry))
+    )
     with pytest.raises(TrainingDiverged, match="2 optimiser steps in a row"):
         spoilt.train(pairs())
     # step 3 was skipped and has no loss to report
@@ -401,7 +247,7 @@ def test_answers_to_validation_prompts_are_sampled_for_whoever_reads_them():
     assert seen[0][1] == seen[1][1]
 
 
-def published(tmp_path: Path, validation: dict[str, list[str]] | None, **settings: Any):
+def published(tmp_path: Path, validation: dict[str, list[str]] | None, **settings: Any) -> TrainResult:
     """Result of the stage function on a model folder."""
     start = tmp_path / "start"
     build_model(SHAPE, tiny_tokenizer(), seed=1).save_pretrained(start)
@@ -417,7 +263,7 @@ def published(tmp_path: Path, validation: dict[str, list[str]] | None, **setting
 def test_the_published_weights_are_those_with_the_least_validation_loss(tmp_path: Path):
     # the validation pairs prefer the opposite, so each step of training makes them worse
     swapped = {name: values[:6] for name, values in SWAPPED.items()}
-    result = published(tmp_path, swapped, num_epochs=2, eval_every=2)
+    result = published(tmp_path, swapped, num_epochs=2, eval_every=2, save_every=1)
     assert result.best_step == 2
     assert result.best_metrics["validation/loss"] < result.final_metrics["validation/loss"]
     final = DPOTrainer(

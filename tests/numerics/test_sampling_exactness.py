@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from rlcore.batches import left_pad
-from rlcore.models import PPOModel, evaluation_mode, load_causal_lm
+from rlcore.configs import LoraConfig
+from rlcore.models import PPOModel, add_lora, evaluation_mode, load_causal_lm, reference_of
 from rlcore.sampling import SamplingParams, generate
 from rlcore.sampling.decoding import RecomputingDecoding, decoding_for
 from rlcore.sampling.tokens import sample_tokens
@@ -75,6 +76,23 @@ def test_logprobs_and_values_while_sampling_equal_those_of_teacher_forcing(make,
     # float32 of two ways through the model; weights are large, so logits reach 10
     torch.testing.assert_close(samples.logprobs, outputs.logprobs, rtol=0, atol=1e-5)
     torch.testing.assert_close(samples.values, outputs.values, rtol=0, atol=1e-5)
+
+
+def test_adapters_sample_from_the_adapted_model():
+    base = tiny_llama()
+    policy = critic(add_lora(base, LoraConfig(rank=2, alpha=4)))
+    with torch.no_grad():
+        for name, weight in policy.base_model.named_parameters():
+            if "lora_B" in name:
+                weight.fill_(0.3)
+    samples = sample(policy, ragged_prompts(), SamplingParams(20))
+    sequences = samples.sequences(PAD_ID)
+    with torch.no_grad():
+        adapted = policy.response_outputs(sequences, 1.0).logprobs
+        with reference_of(policy):
+            reference = policy.response_outputs(sequences, 1.0).logprobs
+    torch.testing.assert_close(samples.logprobs, adapted, rtol=0, atol=1e-5)
+    assert (samples.logprobs - reference).abs().max() > 0.1
 
 
 def test_logprobs_of_a_trained_model_are_exact_in_float64(shared):

@@ -86,7 +86,7 @@ def test_lambda_one_is_the_discounted_return_less_the_value():
 
 
 def test_whole_number_rewards_do_not_truncate_advantages():
-    # Without the cast these came out as all 0: 1 - 0.3 = 0.7; 0.99 * 0.3 - 0.2 + 0.9405 * 0.7 = 0.755350; 0.808407
+    # Cut to integers all would be 0: 1 - 0.3 = 0.7; 0.99 * 0.3 - 0.2 + 0.9405 * 0.7 = 0.755350; 0.808407
     advantages, _ = gae(
         torch.tensor([[0, 0, 1]]),
         torch.tensor([[0.1, 0.2, 0.3]]),

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from rlcore.configs import DPOConfig, LoraConfig
 from rlcore.dpo import PreferenceDataset
 from rlcore.dpo.loss import pair_loss, response_sums
+from rlcore.dpo.run import epoch_steps
 from rlcore.errors import ConfigError, DataError
 from tests.support.tiny import VOCAB_SIZE, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_qwen2, tiny_tokenizer
 
@@ -101,7 +102,9 @@ def test_an_item_has_the_documented_keys_and_no_padding():
 
 
 def test_chat_messages_equal_the_text_they_hold():
-    user, good, bad = ({"role": role, "content": text} for role, text in (("user", "a?"), ("assistant", "b"), ("assistant", "c")))
+    user, good, bad = (
+        {"role": role, "content": text} for role, text in (("user", "a?"), ("assistant", "b"), ("assistant", "c"))
+    )
     tokenizer = tiny_tokenizer()
     text = one_pair("a?", "b", "c", tokenizer=tokenizer)
     assert one_pair([user], [good], [bad], tokenizer=tokenizer) == text
@@ -213,9 +216,9 @@ def test_equal_policy_and_reference_lose_ln_2_and_still_pull_apart():
     batch = dataset.batch([0, 1], pad_id=PAD)
     with torch.no_grad():
         reference = response_sums(model, batch)
-    loss, metrics = pair_loss(model, batch, reference, 2, DPOConfig(model_name="none", beta=0.1))
+    loss, sums = pair_loss(model, batch, reference, 2, DPOConfig(model_name="none", beta=0.1))
     torch.testing.assert_close(loss, torch.tensor(math.log(2)), rtol=0, atol=1e-6)
-    assert [metrics[f"dpo/{name}"].item() for name in ("accuracy", "margin_mean")] == [0.0, 0.0]
+    assert [sums[f"dpo/{name}"].item() for name in ("accuracy", "margin_mean")] == [0.0, 0.0]
     loss.backward()
     found = [weight.grad.clone() for weight in model.parameters()]
     model.zero_grad()
@@ -231,12 +234,30 @@ def test_label_smoothing_changes_the_loss_and_not_the_rewards(monkeypatch: pytes
     monkeypatch.setattr("rlcore.dpo.loss.response_sums", lambda model, batch: torch.tensor([-10.0, -12.0]))
     for smoothing, expected in ((0.0, 0.620957), (0.1, 0.635957)):
         config = DPOConfig(model_name="none", beta=0.1, label_smoothing=smoothing)
-        loss, metrics = pair_loss(torch.nn.Module(), None, torch.tensor([-11.0, -11.5]), 1, config)
+        loss, sums = pair_loss(torch.nn.Module(), None, torch.tensor([-11.0, -11.5]), 1, config)
         assert loss.item() == pytest.approx(expected, abs=1e-6)
-        assert metrics["dpo/chosen_reward_mean"].item() == pytest.approx(0.1, abs=1e-6)
-        assert metrics["dpo/rejected_reward_mean"].item() == pytest.approx(-0.05, abs=1e-6)
-        assert metrics["dpo/margin_mean"].item() == pytest.approx(0.15, abs=1e-6)
-        assert metrics["dpo/accuracy"].item() == 1.0
+        assert sums["dpo/chosen_reward_mean"].item() == pytest.approx(0.1, abs=1e-6)
+        assert sums["dpo/rejected_reward_mean"].item() == pytest.approx(-0.05, abs=1e-6)
+        assert sums["dpo/margin_mean"].item() == pytest.approx(0.15, abs=1e-6)
+        assert sums["dpo/accuracy"].item() == 1.0
+
+
+def test_an_epoch_visits_each_pair_once_in_an_order_of_its_own():
+    dataset = PreferenceDataset(["a"] * 10, ["x" * n for n in range(1, 11)], ["y"] * 10, letter_tokenizer())
+
+    def steps(seed: int, epoch: int) -> list[list[list[int]]]:
+        settings = DPOConfig(model_name="none", seed=seed, batch_size=2, gradient_accumulation_steps=2)
+        return list(epoch_steps(dataset, settings, epoch))
+
+    # 4 pairs to a step, in batches of 2, the shorter ones first; the last step has the other 2
+    first = steps(seed=0, epoch=0)
+    assert [[len(batch) for batch in step] for step in first] == [[2, 2], [2, 2], [2]]
+    assert sorted(row for step in first for batch in step for row in batch) == list(range(10))
+    for step in first:
+        flat = [row for batch in step for row in batch]
+        assert flat == sorted(flat)
+    assert steps(seed=0, epoch=0) == first
+    assert steps(seed=0, epoch=1) != first != steps(seed=1, epoch=0)
 
 
 def test_settings_have_the_documented_defaults():

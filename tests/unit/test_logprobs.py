@@ -32,8 +32,13 @@ def test_logprobs_keep_the_shape_of_the_ids_and_are_float32():
 
 @pytest.mark.parametrize("wrong_id", [-100, -1, 3])
 def test_an_id_outside_the_vocabulary_is_an_error(wrong_id):
+    logits, ids = torch.zeros(1, 3), torch.tensor([wrong_id])
     with pytest.raises(IndexError):
-        token_logprobs(torch.zeros(1, 3), torch.tensor([wrong_id]))
+        token_logprobs(logits, ids)
+    hidden = torch.zeros(1, 2, 3)
+    for measure in (response_logprobs, response_logprobs_and_entropy, response_logprobs_and_detached_entropy):
+        with pytest.raises(IndexError):
+            measure(hidden, CountingHead(torch.eye(3)), ids.unsqueeze(0), temperature=1.0)
 
 
 @pytest.mark.parametrize("temperature", [0, -1, math.nan])

@@ -10,7 +10,7 @@ from rlcore.errors import ConfigError, DataError, TrainingDiverged
 from rlcore.sampling import SamplingParams, decoding, engine, generate
 from rlcore.sampling.decoding import RecomputingDecoding, decoding_for
 from rlcore.sampling.tokens import draw, sample_tokens, uniform_streams
-from tests.support.tiny import END_ID, PAD_ID, tiny_gpt2, tiny_llama
+from tests.support.tiny import END_ID, PAD_ID, tiny_gemma2, tiny_gpt2, tiny_llama
 
 PROMPTS = [[5, 9, 11, 20, 7], [6], [8, 13, 40], [22, 4], [30, 31, 32, 33], [17]]
 ALMOST_ONE = 1 - 2.0**-24
@@ -282,6 +282,13 @@ def test_a_new_model_is_tried_out_once(monkeypatch):
     model = tiny_llama()
     assert decoding_for(model) is decoding_for(model)
     assert len(tried) == 1
+
+
+def test_buffers_are_tried_only_where_no_layer_has_a_window():
+    # a window of thousands of tokens would outlast any quick comparison
+    assert len(decoding._cached_candidates(tiny_llama())) == 2
+    assert len(decoding._cached_candidates(tiny_gemma2())) == 1
+    assert len(decoding._cached_candidates(tiny_llama(attn_implementation="eager"))) == 1
 
 
 def cached(parts, capacity, step_mask):

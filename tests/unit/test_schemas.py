@@ -129,3 +129,25 @@ def test_connected_rows_with_two_splits_are_a_leak():
     table.add("z", None, "train", "a:9")
     (leak,) = table.leaks()
     assert leak.places == {"train": "a:1", "held_out": "c:2"}
+
+
+def test_groups_keep_their_split_whatever_the_order_of_their_rows():
+    rows = [(f"prompt {number}", f"group {number // 2}") for number in range(40)]
+
+    def split_of(order: list[tuple[str, str]]) -> dict[str, str]:
+        table = SplitTable(held_out_share=0.5, validation_share=0.0, seed=0)
+        keys = {prompt: table.add(prompt, group, None, "a:1") for prompt, group in order}
+        return {prompt: table.splits()[key] for prompt, key in keys.items()}
+
+    assert split_of(rows) == split_of(rows[::-1]) == split_of(rows[::2] + rows[1::2])
+
+
+def test_a_leak_is_reported_once_whatever_joins_it_later():
+    # Hashes decide which of two joined names stays, so try several.
+    for number in range(10):
+        table = SplitTable(held_out_share=0.5, validation_share=0.0, seed=0)
+        table.add(f"p {number}", None, "train", "a:1")
+        table.add(f"p {number}", None, "held_out", "a:2")
+        table.add(f"p {number}", f"g {number}", None, "b:1")
+        (leak,) = table.leaks()
+        assert leak.places == {"train": "a:1", "held_out": "a:2"}

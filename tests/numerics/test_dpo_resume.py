@@ -1,0 +1,148 @@
+"""Interruptions and caches change nothing in preference training: same weights, same numbers, bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlcore.dpo import reference, trainer
+from rlcore.errors import CheckpointError
+from rlcore.scratch import build_model
+from tests.support.dpo import SHAPE, SWAPPED, config, new_trainer, pairs, same, weights_of
+from tests.support.tiny import tiny_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
+    # 3 epochs of 5 steps, interrupted at step 8: in the second epoch, between two reports and after a best step
+    settings = config(num_epochs=3, save_every=2, eval_every=3, logging_steps=4, learning_rate=3e-3)
+
+    def run(folder: Path, stop_at: int) -> tuple[dict[str, list[float]], list[tuple], dict[str, torch.Tensor]]:
+        trace: list[tuple] = []
+
+        def report(step: int, metrics: dict[str, float]) -> None:
+            if step == stop_at:
+                raise Stopped
+            trace.append((step, dict(metrics)))
+
+        trainer = new_trainer(settings, on_metrics=report)
+        history = trainer.train(pairs(), pairs(6, SWAPPED), resume_dir=folder)
+        trainer.close()
+        return history, trace, weights_of(trainer)
+
+    whole_history, whole_trace, whole = run(tmp_path / "whole", -1)
+    with pytest.raises(Stopped):
+        run(tmp_path / "parts", 8)
+    history, trace, resumed = run(tmp_path / "parts", -1)
+    assert same(whole, resumed)
+    assert history["loss"] == whole_history["loss"][6:]
+    assert history["eval_loss"] == whole_history["eval_loss"][2:]
+    # where it goes on is reported first, then the same numbers
+    assert trace == [(6, whole_trace[0][1]), *(entry for entry in whole_trace if entry[0] > 6)]
+
+
+CHILD = """
+    import os, signal, sys
+    from pathlib import Path
+    from rlcore import checkpoint
+    from tests.support.dpo import SWAPPED, config, new_trainer, pairs
+
+    folder, place = Path(sys.argv[1]), sys.argv[2]
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def report(step, metrics):
+        if place == "step" and step == 7 and "dpo/loss" in metrics:
+            die()
+
+    write_manifest = checkpoint._write_manifest
+
+    def write(path, step, aliases):
+        if place == "save" and step == 8:
+            die()
+        write_manifest(path, step, aliases)
+
+    checkpoint._write_manifest = write
+    settings = config(num_epochs=2, save_every=2, eval_every=5)
+    trainer = new_trainer(settings, on_metrics=report)
+    trainer.train(pairs(), pairs(6, SWAPPED), resume_dir=folder)
+    trainer.save_model(folder / "final")
+    trainer.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_with_the_bytes_of_an_undisturbed_one(tmp_path: Path):
+    def run(folder: Path, place: str) -> int:
+        command = [sys.executable, "-c", textwrap.dedent(CHILD), str(folder), place]
+        return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False).returncode
+
+    assert run(tmp_path / "whole", "nowhere") == 0
+    # killed between two saves, then in the middle of one
+    assert run(tmp_path / "killed", "step") == -signal.SIGKILL
+    assert run(tmp_path / "killed", "save") == -signal.SIGKILL
+    assert run(tmp_path / "killed", "nowhere") == 0
+    weights = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pairs each pass over the reference measured."""
+    counts: list[int] = []
+
+    def counted(client, dataset, batches, pad_id):
+        counts.append(len(dataset))
+        return reference.measure_reference(client, dataset, batches, pad_id)
+
+    monkeypatch.setattr(trainer, "measure_reference", counted)
+    return counts
+
+
+def test_the_reference_is_measured_once_for_all_epochs_and_calls(measured: list[int]):
+    several = new_trainer(config(num_epochs=3, eval_every=1))
+    several.train(pairs(), pairs(6))
+    several.train(pairs(), pairs(6))
+    assert measured == [20, 6]
+
+
+def test_the_reference_on_disk_serves_the_same_model_and_pairs_and_no_others(tmp_path: Path, measured: list[int]):
+    def values(count: int, seed: int) -> torch.Tensor:
+        model = build_model(SHAPE, tiny_tokenizer(), seed)
+        return new_trainer(config(), model=model).start(pairs(count), resume_dir=tmp_path).pairs.ref_logprobs
+
+    first = values(20, seed=1)
+    assert torch.equal(values(20, seed=1), first)
+    assert measured == [20]
+    assert values(7, seed=1).shape == (2, 7)
+    assert not torch.equal(values(20, seed=2), first)
+    assert measured == [20, 7, 20]
+    for entry in tmp_path.glob("reference-*/logprobs.safetensors"):
+        entry.write_bytes(entry.read_bytes()[:-4])
+    assert torch.equal(values(20, seed=1), first)
+    assert measured == [20, 7, 20, 20]
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):
+    new_trainer(config()).train(pairs(), resume_dir=tmp_path)
+    others = [
+        (config(beta=0.2), pairs(), {}),
+        (config(), pairs(19), {}),
+        (config(), pairs(), {"model": build_model(SHAPE, tiny_tokenizer(), seed=2)}),
+    ]
+    for settings, data, arguments in others:
+        with pytest.raises(CheckpointError, match="other settings, pairs or reference"):
+            new_trainer(settings, **arguments).train(data, resume_dir=tmp_path)
+    # how often is saved and reported changes no number
+    assert new_trainer(config(save_every=3, logging_steps=2)).train(pairs(), resume_dir=tmp_path)["loss"] == []

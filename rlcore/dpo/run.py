@@ -150,9 +150,8 @@ class TrainingRun:
     def _optimize(self, batches: list[list[int]]) -> dict[str, float]:
         """One optimiser step over all pairs of the batches; the means over these pairs."""
         config = self.config
-        rate = config.learning_rate * self._learning_rate_share()
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = config.learning_rate * self._learning_rate_share()
         pair_count = sum(map(len, batches))
         passes = []
         for rows in batches:
@@ -167,7 +166,8 @@ class TrainingRun:
             _add(self.window, sums)
             self.window_pairs += pair_count
             self.last_metrics["optim/grad_norm"] = outcome.grad_norm
-        self.last_metrics |= {"optim/learning_rate": rate, "optim/skipped_total": float(self.guard.skipped)}
+        self.last_metrics["optim/learning_rate"] = outcome.learning_rate
+        self.last_metrics["optim/skipped_total"] = float(self.guard.skipped)
         return {name: value / pair_count for name, value in sums.items()}
 
     def _learning_rate_share(self) -> float:

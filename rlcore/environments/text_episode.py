@@ -103,7 +103,7 @@ class TextEpisode:
         self._response_ids.append(one_token(action))
         self.generated, stopped = self.before_stop(self.chat.decode_response(self._response_ids))
         ended = self._response_ids[-1] == self.chat.end_id
-        self.running = not (stopped or ended or self.steps > self.max_length)
+        self.running = not (stopped or ended or self.steps >= self.max_length)
         return not self.running
 
     def before_stop(self, text: str) -> tuple[str, bool]:

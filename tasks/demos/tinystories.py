@@ -1,9 +1,9 @@
 """Cheerful stories from a real pretrained model: real text, and VADER's sentiment as the reward signal.
 
 A row is the opening of a story and its continuation to the end of the second sentence. Preference pairs are two
-continuations that the pretrained model sampled; VADER prefers the more positive one. A reward model has to learn that taste
-from pairs, the policy learns from the reward model, and VADER itself is the checker. Maximising sentiment is easily hacked
-("happy happy happy"), so perplexity and distinct-n stand beside the gold measure.
+continuations that the pretrained model sampled; VADER prefers the more positive one. A reward model has to learn that
+taste from pairs, the policy learns from the reward model, and VADER itself is the checker. Maximising sentiment is
+easily hacked ("happy happy happy"), so perplexity and distinct-n stand beside the gold measure.
 """
 
 import gzip
@@ -82,7 +82,7 @@ def sentiment(text: str) -> float:
 
 
 def opening_and_continuation(story: str, random: Random) -> tuple[str, str]:
-    """The first 4 to 8 words of a story, and what follows to the end of its second sentence, the blank in front kept."""
+    """The first 4 to 8 words of a story, and what follows to the end of its second sentence, with the blank in front."""
     words = [match.end() for match in re.finditer(r"\S+", story)]
     border = words[min(random.randint(*OPENING_WORDS), len(words)) - 1]
     return story[:border], first_sentences(story, SENTENCES)[border:]

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from rlcore.dpo import reference, trainer
+from rlcore.dpo.run import TrainingRun
 from rlcore.errors import CheckpointError
 from rlcore.scratch import build_model
-from tests.support.dpo import SHAPE, SWAPPED, config, new_trainer, pairs, same, weights_of
+from tests.support.dpo import SHAPE, SWAPPED, config, new_trainer, pairs, same
 from tests.support.tiny import tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
     # 3 epochs of 5 steps, interrupted at step 8: in the second epoch, between two reports and after a best step
     settings = config(num_epochs=3, save_every=2, eval_every=3, logging_steps=4, learning_rate=3e-3)
 
-    def run(folder: Path, stop_at: int) -> tuple[dict[str, list[float]], list[tuple], dict[str, torch.Tensor]]:
+    def run(folder: Path, stop_at: int) -> tuple[TrainingRun, dict[str, list[float]], list[tuple]]:
         trace: list[tuple] = []
 
         def report(step: int, metrics: dict[str, float]) -> None:
@@ -35,20 +36,20 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
                 raise Stopped
             trace.append((step, dict(metrics)))
 
-        trainer = new_trainer(settings, on_metrics=report)
-        history = trainer.train(pairs(), pairs(6, SWAPPED), resume_dir=folder)
-        trainer.close()
-        return history, trace, weights_of(trainer)
+        started = new_trainer(settings, on_metrics=report).start(pairs(), pairs(6, SWAPPED), resume_dir=folder)
+        return started, started.to_the_end(), trace
 
-    whole_history, whole_trace, whole = run(tmp_path / "whole", -1)
+    whole, whole_history, whole_trace = run(tmp_path / "whole", -1)
     with pytest.raises(Stopped):
         run(tmp_path / "parts", 8)
-    history, trace, resumed = run(tmp_path / "parts", -1)
-    assert same(whole, resumed)
+    resumed, history, trace = run(tmp_path / "parts", -1)
+    assert same(whole.client.model.state_dict(), resumed.client.model.state_dict())
     assert history["loss"] == whole_history["loss"][6:]
     assert history["eval_loss"] == whole_history["eval_loss"][2:]
     # where it goes on is reported first, then the same numbers
     assert trace == [(6, whole_trace[0][1]), *(entry for entry in whole_trace if entry[0] > 6)]
+    # the swapped pairs are the worse the longer it trains, so the first evaluation stays the best
+    assert (resumed.best_step, resumed.best_metrics) == (3, whole.best_metrics)
 
 
 CHILD = """

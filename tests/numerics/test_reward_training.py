@@ -313,6 +313,19 @@ def test_the_best_epoch_on_the_validation_pairs_is_published(start, tmp_path, mo
     assert sorted(path.name for path in state.iterdir()) == ["step-14", "step-27", "step-28"]
 
 
+def test_the_best_epoch_is_remembered_over_an_interruption(start, tmp_path, monkeypatch):
+    losses = iter([0.2, 0.4])
+    monkeypatch.setattr(training, "evaluate_pairs", lambda *_: {"reward_model/loss": next(losses)})
+    arguments = (settings(start), pairs("validation"), tmp_path / "model")
+    with pytest.raises(Stop):
+        train(*arguments, resume_dir=tmp_path / "state", on_metrics=stop_at(Trace(), 10))
+    result = train(*arguments, resume_dir=tmp_path / "state")
+    # the first epoch ends with step 7
+    assert (result.best_step, result.best_metrics["validation/loss"]) == (7, 0.2)
+    best = load_checkpoint(tmp_path / "state" / "step-7").tensors["model"]["head.weight"]
+    assert torch.equal(load_file(tmp_path / "model" / "reward_head.safetensors")["weight"], best)
+
+
 def test_nothing_is_trained_in_no_epochs(start, tmp_path):
     trace = Trace()
     result = train(settings(start, num_epochs=0), pairs(), tmp_path / "model", on_metrics=trace)

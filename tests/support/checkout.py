@@ -5,8 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+from tasks.records import artifacts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,21 +19,21 @@ DATA_OF = {
     "sft": (["data/validated"], ["data/models/sft"]),
     "reward": (["data/validated", "data/models/sft"], ["data/models/reward"]),
     "policy": (["data/validated", "data/models/sft", "data/models/reward"], ["data/models/policy"]),
-    "evaluate": (
-        ["data/models/policy", "data/models/champion"],
-        ["data/metrics/evaluate.json", "data/metrics/figures"],
-    ),
-}
+    "evaluate": (["data/models/policy", "data/models/champion"], ["data/metrics/evaluate.json", "data/metrics/figures"]),
+}  # fmt: skip
 
-RUN = """
+FAKE_REGISTER = """
 import sys, types
 register = types.ModuleType("tasks.register")
 register.register = lambda config, **facts: f"rlhf-policy version 1, gate passed: {facts['gate'].passed}"
 sys.modules["tasks.register"] = register
+"""
+"""A registration that needs no model."""
+
+RLHF = f"""{FAKE_REGISTER}
 from rlcore.cli.main import main
 sys.exit(main())
 """
-"""`rlhf`, with a registration that needs no model."""
 
 
 def make_checkout(folder: Path) -> Path:
@@ -40,18 +43,17 @@ def make_checkout(folder: Path) -> Path:
     (folder / ".dvc").mkdir()
     for name in ("config", ".gitignore"):
         shutil.copy(ROOT / ".dvc" / name, folder / ".dvc")
-    shutil.copy(ROOT / "tests" / "support" / "fake_stages.py", folder)
+    for name in (".gitignore", ".dvcignore", "tests/support/fake_stages.py"):
+        shutil.copy(ROOT / name, folder)
     stages = {}
     for stage, (deps, outs) in DATA_OF.items():
         section = "${algorithm}" if stage == "policy" else stage
-        traces = [f"data/metrics/{stage}.jsonl"]
-        if stage in ("sft", "reward", "policy", "evaluate"):
-            traces.append(f"data/metrics/{stage}-samples.jsonl")
+        samples = [str(artifacts.SAMPLES[stage])] if stage in artifacts.SAMPLES else []
         stages[stage] = {
             "cmd": f"python fake_stages.py {section}",
             "params": ["seed", section, *(["algorithm"] if stage == "policy" else [])],
             "deps": [*deps, "fake_stages.py"],
-            "outs": [*outs, *traces],
+            "outs": [*outs, str(artifacts.TRACES[stage]), *samples],
         }
     (folder / "dvc.yaml").write_text(json.dumps({"stages": stages}, indent=2))
     return folder
@@ -59,18 +61,53 @@ def make_checkout(folder: Path) -> Path:
 
 def plan(checkout: Path, section: str, **what: Any) -> None:
     """Let a fake stage do something once: at=step, do=what."""
+    (checkout / "waiting").unlink(missing_ok=True)
     (checkout / f"plan-{section}.json").write_text(json.dumps(what))
 
 
-def environment(checkout: Path) -> dict[str, str]:
-    """For processes of the checkout: our code from this tree, none of the caller's settings for the tools."""
+def environment(checkout: Path, api: str | None = None) -> dict[str, str]:
+    """For processes of the checkout: our code from this tree, none of the caller's settings for the tools.
+
+    Args:
+        checkout: as of make_checkout.
+        api: address of a Prefect API; None leaves it to a temporary server.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_", "DVC_"))}
-    return {**kept, "PYTHONPATH": str(ROOT), "HOME": str(checkout / "home"), "OMP_NUM_THREADS": "1"}
+    ours = {"PYTHONPATH": str(ROOT), "HOME": str(checkout / ".rlhf"), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return {**kept, **ours, **({"PREFECT_API_URL": api} if api else {})}
 
 
-def rlhf(checkout: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `rlhf` in the checkout."""
-    return subprocess.run(
-        [sys.executable, "-c", RUN, *arguments], cwd=checkout, env=environment(checkout), capture_output=True, text=True,
-        timeout=300, **options,
+def start_rlhf(checkout: Path, *arguments: str, api: str | None = None) -> "subprocess.Popen[str]":
+    """Start `rlhf` in the checkout; stdout and stderr come together."""
+    return subprocess.Popen(
+        [sys.executable, "-c", RLHF, *arguments], cwd=checkout, env=environment(checkout, api), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
+
+
+def rlhf(checkout: Path, *arguments: str, api: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run `rlhf` in the checkout to its end."""
+    process = start_rlhf(checkout, *arguments, api=api)
+    said, _ = process.communicate(timeout=400)
+    return subprocess.CompletedProcess(process.args, process.returncode, said)
+
+
+def wait_until(condition: Any, seconds: float = 200.0) -> None:
+    """Look five times a second."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.2)
+
+
+def processes_in(checkout: Path) -> list[str]:
+    """Command lines of the processes whose working directory is the checkout."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "cwd").resolve() == checkout.resolve() and (state := (folder / "stat").read_text()):
+                if state.rpartition(")")[2].split()[0] != "Z":
+                    found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found

@@ -31,6 +31,7 @@ def fake_stage(config: object) -> None:
     with stage(section, config) as run:
         state = run.resume_dir / "step"
         done = int(state.read_text()) if state.exists() else 0
+        sys.stderr.write(f"resumed at step {done}\n" if done else "")
         run.log(done, {"progress/total_steps": STEPS})
         for step in range(done + 1, STEPS + 1):
             run.log(step, {"fake/loss": 1 / step, "kl/ref_sequence_mean": step / 10, "fake/broken": float("nan")})

@@ -67,7 +67,9 @@ def test_the_table_shows_every_state(clock):
     checklist.start("validate")
     checklist.finish("validate", "failed", "rows 3 and 4 are empty")
     checklist.start("sft")
-    checklist.report("sft", [{"step": 0, "time": 1000.0, "progress/total_steps": 4}, row(1, 1000.0, **{"sft/loss": 2.5})])
+    checklist.report(
+        "sft", [{"step": 0, "time": 1000.0, "progress/total_steps": 4}, row(1, 1000.0, **{"sft/loss": 2.5})]
+    )
     checklist.note("waiting for the accelerator")
     console.print(checklist.table())
     lines = console.file.getvalue().splitlines()

@@ -1,0 +1,134 @@
+"""Whatever ends a run, the next one goes on: one MLflow run for each stage, every point once, nothing left behind."""
+
+import signal
+
+import pytest
+
+from tasks.records.artifacts import STAGES
+from tests.support.checkout import make_checkout, plan, processes_in, rlhf, start_rlhf, wait_until
+from tests.support.runs import runs_of
+
+TEN_STEPS = list(range(1, 11))
+ACTING = {"demo_data": "demo_data", "validate": "validate", "sft": "sft", "reward": "reward", "ppo": "policy", "evaluate": "evaluate"}  # fmt: skip
+"""Section → stage."""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return make_checkout(tmp_path / "checkout")
+
+
+def assert_one_complete_run(checkout):
+    """One pipeline run, finished, with one finished run for each stage and every point of it once."""
+    runs = runs_of(checkout)
+    (pipeline,) = runs.pipelines()
+    for run in (pipeline, *(runs.stage(pipeline, stage) for stage in STAGES)):
+        assert run.info.status == "FINISHED"
+    for stage in STAGES:
+        assert runs.steps(runs.stage(pipeline, stage), "fake/loss") == TEN_STEPS
+    return runs, pipeline
+
+
+def start_and_wait_in(checkout, section, api):
+    plan(checkout, section, at=8, do="wait")
+    process = start_rlhf(checkout, "pipeline", "run", api=api)
+    wait_until((checkout / "waiting").exists)
+    return process
+
+
+@pytest.mark.slow
+def test_a_killed_stage_and_a_full_disk_are_tried_again(checkout, prefect_api):
+    plan(checkout, "reward", at=5, do="full")
+    plan(checkout, "ppo", at=8, do="kill")
+    result = rlhf(checkout, "pipeline", "run", api=prefect_api)
+    assert result.returncode == 0, result.stdout
+    assert "reward: failed in" in result.stdout
+    assert "data/models: No space left on device. Free some disk space" in result.stdout
+    assert "policy: its process was killed" in result.stdout
+    assert "Traceback" not in result.stdout
+    runs, pipeline = assert_one_complete_run(checkout)
+    attempts = {stage: runs.stage(pipeline, stage).data.tags["pipeline.attempts"] for stage in STAGES}
+    assert attempts == dict.fromkeys(STAGES, "1") | {"reward": "2", "policy": "2"}
+    # Killed at step 8 with the state of step 6: the resumed process trained 7 to 10 only.
+    assert "resumed at step 6" in (checkout / ".rlhf" / "logs" / "policy.log").read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_each_stage_then_the_same_command_goes_on(checkout, prefect_api):
+    for section in ACTING:
+        process = start_and_wait_in(checkout, section, prefect_api)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert "the same command goes on from there" in said
+        assert "Traceback" not in said
+        assert processes_in(checkout) == []
+    runs = runs_of(checkout)
+    assert runs.stage(runs.pipelines()[0], "evaluate").info.status == "KILLED"
+    assert rlhf(checkout, "pipeline", "run", api=prefect_api).returncode == 0
+    _, pipeline = assert_one_complete_run(checkout)
+    assert pipeline.data.tags["pipeline.attempts"] == str(len(ACTING) + 1)
+
+
+@pytest.mark.slow
+def test_kill_9_of_the_command_leaves_nothing_that_the_next_one_does_not_mend(checkout, prefect_api):
+    process = start_and_wait_in(checkout, "ppo", prefect_api)
+    process.kill()
+    process.communicate(timeout=10)
+    assert any("fake_stages.py" in line for line in processes_in(checkout)), "the stage outlives its flow at first"
+    result = rlhf(checkout, "pipeline", "run", api=prefect_api)
+    assert result.returncode == 0, result.stdout
+    assert processes_in(checkout) == []
+    assert_one_complete_run(checkout)
+
+
+@pytest.mark.slow
+def test_a_second_run_waits_and_sigterm_frees_the_way(checkout, prefect_api):
+    first = start_and_wait_in(checkout, "sft", prefect_api)
+    second = start_rlhf(checkout, "pipeline", "run", api=prefect_api)
+    lines = iter(second.stdout.readline, "")
+    assert next(lines).startswith(f"waiting for process {first.pid} on ")
+    first.terminate()
+    first.communicate(timeout=60)
+    assert first.returncode == 143
+    said, _ = second.communicate(timeout=200)
+    assert second.returncode == 0, said
+    assert_one_complete_run(checkout)
+
+
+@pytest.mark.slow
+def test_what_a_retry_would_not_mend_is_not_retried(checkout, prefect_api):
+    plan(checkout, "validate", at=2, do="config")
+    result = rlhf(checkout, "pipeline", "run", api=prefect_api)
+    assert result.returncode == 2
+    assert "Stopped: validate: fake.key: found 3, expected 4. Change it." in result.stdout
+    plan(checkout, "validate", at=2, do="bug")
+    result = rlhf(checkout, "pipeline", "run", api=prefect_api)
+    assert result.returncode == 1
+    assert "Stopped: validate: KeyError: 'bug'. The stack trace is in .rlhf/logs/validate.log" in result.stdout
+    assert "Traceback" not in result.stdout
+    runs = runs_of(checkout)
+    (pipeline,) = runs.pipelines()
+    assert pipeline.info.status == runs.stage(pipeline, "validate").info.status == "FAILED"
+    # Two commands, one attempt each.
+    assert runs.stage(pipeline, "validate").data.tags["pipeline.attempts"] == "2"
+
+
+def test_outside_a_checkout_the_pipeline_says_so(tmp_path):
+    result = rlhf(tmp_path, "pipeline", "run")
+    assert result.returncode == 2
+    assert "needs a checkout" in result.stdout
+
+
+def test_faulty_settings_end_before_anything_starts(checkout):
+    result = rlhf(checkout, "pipeline", "run", "--set", "ppo.lamm=1", "--set", "sft.max_steps=-1")
+    assert result.returncode == 2
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["rlhf", "ppo.lamm"]
+    assert not (checkout / ".rlhf" / "logs").exists()
+
+
+def test_a_prefect_server_that_is_away_is_one_line(checkout):
+    result = rlhf(checkout, "pipeline", "run", api="http://127.0.0.1:9/api")
+    assert "Prefect at http://127.0.0.1:9/api does not answer. Start it, or unset PREFECT_API_URL." in result.stdout
+    assert result.returncode == 2
+    assert "Traceback" not in result.stdout

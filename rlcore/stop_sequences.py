@@ -9,7 +9,7 @@ from rlcore.errors import ConfigError
 
 
 def checked_stop_sequences(stop: Sequence[str] | None) -> tuple[str, ...]:
-    """The stop strings that can match: None and empty strings never do.
+    """Stop strings as a tuple; None is none. Empty ones are allowed and match nothing.
 
     Raises:
         ConfigError: a plain string, which would stop at each of its characters, or an entry that is no text.
@@ -19,11 +19,14 @@ def checked_stop_sequences(stop: Sequence[str] | None) -> tuple[str, ...]:
     for entry in stop or ():
         if not isinstance(entry, str):
             raise ConfigError(f"stop: found {entry!r}, expected text. Pass token ids as end ids instead.")
-    return tuple(entry for entry in stop or () if entry)
+    return tuple(stop or ())
 
 
 def find_stop(text: str, stop: Sequence[str], start: int = 0) -> int | None:
-    """Position of the first character of the earliest stop string at or behind `start`; None where there is none."""
+    """Position of the first character of the earliest stop string at or behind `start`; None where there is none.
+
+    Empty stop strings match nothing.
+    """
     positions = [text.find(entry, start) for entry in stop if entry]
     return min((position for position in positions if position >= 0), default=None)
 

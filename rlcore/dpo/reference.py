@@ -54,11 +54,11 @@ def kept_on_disk(folder: Path, key: str, pair_count: int, measure: Callable[[], 
 
     Args:
         folder: of the run.
-        key: names reference and pairs; another one is another entry.
+        key: names reference and pairs, in letters that a file name may have; another one is another entry.
         pair_count: N; a file of another shape is measured again.
         measure: gives float32 [2, N].
     """
-    entry = folder / f"reference-{key[:16]}"
+    entry = folder / f"reference-{key}"
     if (entry / FILE).is_file():
         try:
             found = read_tensors(entry / FILE)["ref_logprobs"]

@@ -61,7 +61,7 @@ class EnvironmentReward:
         total = 0.0
         for token in [*chat.encode_response(response), chat.end_id]:
             result = self.environment.step(torch.tensor(token))
-            total = checked_number(result.reward, self.__name__)
+            total += checked_number(result.reward, self.__name__)
             if result.done:
                 return total
         raise DataError(

@@ -46,7 +46,8 @@ def normalize_rewards(
     Raises:
         DataError: all responses score alike, so nothing can be scaled.
     """
-    chosen = _choose(prompts, config.reference_samples, config.seed)
+    order = permutation(len(prompts), config.seed, "reference prompts")
+    chosen = [prompts[order[row % len(order)]] for row in range(config.reference_samples)]
     reference_tokenizer = load_tokenizer(reference) if isinstance(reference, str | Path) else tokenizer
     language_model = load_causal_lm(reference, device=model.head.weight.device)
     responses = _sample(language_model, ChatFormat(reference_tokenizer), chosen, config)
@@ -68,14 +69,6 @@ def normalize_rewards(
         {"prompt": prompt, "response": response, "score": score}
         for prompt, response, score in zip(chosen, responses, scores, strict=True)
     ]
-
-
-def _choose(prompts: list[Prompt], count: int, seed: int) -> list[Prompt]:
-    chosen: list[Prompt] = []
-    while len(chosen) < count:
-        order = permutation(len(prompts), seed, "reference prompts", len(chosen) // len(prompts))
-        chosen += [prompts[index] for index in order[: count - len(chosen)]]
-    return chosen
 
 
 def _sample(language_model: CausalLM, chat: ChatFormat, prompts: list[Prompt], config: RewardModelConfig) -> list[str]:

@@ -68,9 +68,7 @@ class Value:
 
     def same(self, other: "Value") -> bool:
         """Exact equality. Where one of the two is a percentage, 50 % equals 50 as well as 0.5."""
-        if self.number == other.number:
-            return True
-        return self.percent != other.percent and self._share() == other._share()
+        return self.number == other.number or self._share() == other._share()
 
     def _share(self) -> Fraction:
         return self.number / 100 if self.percent else self.number

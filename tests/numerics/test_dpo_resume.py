@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlcore.dpo import reference, trainer
+from rlcore.dpo import PreferenceDataset, reference, trainer
 from rlcore.dpo.run import TrainingRun
 from rlcore.errors import CheckpointError
 from rlcore.scratch import build_model
@@ -119,20 +119,23 @@ def test_the_reference_is_measured_once_for_all_epochs_and_calls(measured: list[
 
 
 def test_the_reference_on_disk_serves_the_same_model_and_pairs_and_no_others(tmp_path: Path, measured: list[int]):
-    def values(count: int, seed: int) -> torch.Tensor:
+    def values(data: PreferenceDataset, seed: int = 1) -> torch.Tensor:
         model = build_model(SHAPE, tiny_tokenizer(), seed)
-        return new_trainer(config(), model=model).start(pairs(count), resume_dir=tmp_path).pairs.ref_logprobs
+        return new_trainer(config(), model=model).start(data, resume_dir=tmp_path).pairs.ref_logprobs
 
-    first = values(20, seed=1)
-    assert torch.equal(values(20, seed=1), first)
+    first = values(pairs())
+    assert torch.equal(values(pairs()), first)
     assert measured == [20]
-    assert values(7, seed=1).shape == (2, 7)
-    assert not torch.equal(values(20, seed=2), first)
-    assert measured == [20, 7, 20]
+    torch.testing.assert_close(values(pairs(20, SWAPPED)), first.flip(0))
+    assert not torch.equal(values(pairs(), seed=2), first)
+    assert measured == [20, 20, 20]
+    # three entries beside each other
+    assert torch.equal(values(pairs()), first)
+    assert measured == [20, 20, 20]
     for entry in tmp_path.glob("reference-*/logprobs.safetensors"):
         entry.write_bytes(entry.read_bytes()[:-4])
-    assert torch.equal(values(20, seed=1), first)
-    assert measured == [20, 7, 20, 20]
+    assert torch.equal(values(pairs()), first)
+    assert measured == [20, 20, 20, 20]
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):

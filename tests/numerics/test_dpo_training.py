@@ -238,7 +238,7 @@ def test_answers_to_validation_prompts_are_sampled_for_whoever_reads_them():
     seen: list[tuple[int, list[dict[str, Any]]]] = []
     settings = config(eval_every=3, eval_prompts=2, learning_rate=1e-12)
     listener = new_trainer(settings, on_samples=lambda step, rows: seen.append((step, rows)))
-    twice = {name: [*values[:3], *values[:3]] for name, values in COLUMNS.items()}
+    twice = {name: [value for value in values[:3] for _ in range(2)] for name, values in COLUMNS.items()}
     listener.train(pairs(), pairs(6, twice))
     assert [step for step, _ in seen] == [3, 5]
     assert [row["prompt"] for row in seen[0][1]] == COLUMNS["prompt"][:2]

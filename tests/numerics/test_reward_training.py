@@ -84,6 +84,28 @@ def test_the_learning_rate_warms_up_and_falls_to_zero():
     assert [learning_rate_share(step, 4, 2) for step in range(2)] == [0.25, 0.5]
 
 
+def test_a_step_moves_by_the_scheduled_learning_rate(start, tmp_path):
+    # AdamW's first step moves every weight by the learning rate: a quarter of 0.01 in the first of 4 warm-up steps
+    config = settings(start, batch_size=14, num_epochs=1, warmup_steps=4)
+    train(config, pairs(), tmp_path / "model")
+    moved = load_file(tmp_path / "model" / "reward_head.safetensors")["weight"] - RewardModel(config).head.weight
+    assert moved.abs().max().item() == pytest.approx(0.0025, rel=1e-3)
+
+
+def test_all_modules_train_in_training_and_none_in_validation(start, tmp_path, monkeypatch):
+    modes: list[set[bool]] = []
+    rewards = training._rewards
+
+    def watched(model: RewardModel, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        modes.append({module.training for module in model.modules()})
+        return rewards(model, *rest)
+
+    monkeypatch.setattr(training, "_rewards", watched)
+    train(settings(start), pairs("validation"), tmp_path / "model")
+    # 7 batches of training and 7 of validation in each of 2 epochs
+    assert modes == ([{True}] * 7 + [{False}] * 7) * 2
+
+
 def gradient_norms(start: Path, tmp_path: Path, **changes: Any) -> Trace:
     """Every optimiser step's metrics, at weights that do not move and without dropout."""
     trace = Trace()
@@ -359,6 +381,16 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(start, tmp_path, monke
     # two good steps of three: AdamW counted two
     counted = load_checkpoint(tmp_path / "state" / "step-3").tensors["optimizer"]["state.0.step"]
     assert counted.item() == 2.0
+
+
+def test_skipped_steps_are_remembered_over_an_interruption(start, tmp_path, monkeypatch):
+    plant_nan(monkeypatch, 1)
+    trace = Trace()
+    arguments = (settings(start), pairs(), tmp_path / "model")
+    with pytest.raises(Stop):
+        train(*arguments, resume_dir=tmp_path / "state", on_metrics=stop_at(Trace(), 6))
+    train(*arguments, resume_dir=tmp_path / "state", on_metrics=trace)
+    assert trace.values[14]["optim/non_finite_steps"] == 1.0
 
 
 def test_a_skipped_step_leaves_the_weights_as_they_were(start, tmp_path, monkeypatch):

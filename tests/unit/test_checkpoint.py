@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import random
+import re
 import resource
 import signal
 from collections.abc import Callable
@@ -388,3 +389,10 @@ def test_random_numbers_go_on_where_they_were(tmp_path):
     expected = [draws() for _ in range(3)]
     unpack_rng(loaded.tensors["rng"], loaded.state["rng"])
     assert [draws() for _ in range(3)] == expected
+
+
+def test_the_library_unpickles_nothing():
+    sources = sorted(Path(checkpoint.__file__).parent.rglob("*.py"))
+    assert len(sources) > 20
+    calls = re.compile(r"\b(torch\.load|pickle|joblib|cloudpickle)\b")
+    assert [path.name for path in sources if calls.search(path.read_text(encoding="utf-8"))] == []

@@ -57,6 +57,8 @@ def test_syntax_counts_code_that_does_something(text, score):
         # self needs no hint; *rest does
         ('class A:\n    def f(self) -> int:\n        """One."""\n        return 1', 1.0),
         ('def f(*rest) -> int:\n    """One."""\n    return 1', 0.75),
+        # so does the result
+        ('def f(one: int):\n    """One."""\n    return one', 0.75),
         ("# def add():", 0.0),
         ("x = 1", 0.0),
         ("def add(", 0.0),
@@ -102,13 +104,18 @@ def test_a_test_leaves_the_names_of_the_next_alone():
         ("try:\n    while True: pass\nexcept BaseException: pass", "timeout"),
         ("import time; time.sleep(99)", "timeout"),
         ("x = [0] * 10**10", "memory"),
+        ("x = []\nwhile True: x.append(bytearray(1 << 16))", "memory"),
+        ("x = []\nwhile True: x.append(object())", "memory"),
         ("import os; os._exit(0)", "crashed"),
         ("import sys; sys.exit(0)", "failed"),
         ("raise KeyboardInterrupt", "failed"),
         ("def f(: pass", "failed"),
         ("print('x' * 10**7)", "passed"),
-        # the test harness cannot be fed from outside: what is printed is no result
-        ('print(\'{"test": 0, "error": null}\\n{"finished": true}\', flush=True); import os; os._exit(0)', "crashed"),
+        # lines without the secret are no results, wherever they are written
+        (
+            'import os\nfor out in (1, 3): os.write(out, b\'{"test": 0}\\n{"finished": true}\\n\')\nos._exit(0)',
+            "crashed",
+        ),
     ],
 )
 def test_hostile_code_ends_within_its_limits(code, status):
@@ -117,6 +124,20 @@ def test_hostile_code_ends_within_its_limits(code, status):
     assert result.status == status
     assert result.score == float(status == "passed")
     assert time.perf_counter() - start < 3.5
+
+
+def test_a_faked_result_is_worth_no_more_than_all_tests():
+    # nothing keeps code from reading the secret of the process it runs in
+    code = "\n".join(
+        [
+            "import json, os, sys",
+            "frame = sys._getframe()",
+            "while 'job' not in frame.f_locals: frame = frame.f_back",
+            "secret = frame.f_locals['job']['secret']",
+            "os.write(3, ''.join(json.dumps({'secret': secret, 'test': n}) + '\\n' for n in range(9)).encode())",
+        ]
+    )
+    assert run_code_against_tests(code, ["assert False"]).score == 1.0
 
 
 def test_endless_recursion_ends_and_the_parent_does_not_grow():

@@ -70,9 +70,11 @@ def test_a_prompt_loses_its_beginning_and_only_as_much_as_it_must(prompt, respon
 
 
 def test_both_responses_follow_the_prompt_that_the_longer_one_leaves():
-    # 8 + 6 > 10 for the chosen one: the prompt keeps 5, although 8 + 2 of the rejected one would fit
+    # 8 + 6 > 10: the prompt keeps 5, although 8 + 2 of the other response would fit
     found = one_pair("abcdefgh", "uvwxy", "z", max_length=10, max_prompt_length=5)
     assert found == (ids("defgh"), ids("uvwxy"), [*ids("z"), END])
+    found = one_pair("abcdefgh", "z", "uvwxy", max_length=10, max_prompt_length=5)
+    assert found == (ids("defgh"), [*ids("z"), END], ids("uvwxy"))
 
 
 def test_the_begin_token_comes_once_and_survives_a_cut():

@@ -30,7 +30,7 @@ from rlcore.formatting import ChatFormat
 from rlcore.functional import masking
 from rlcore.reward import RewardModel, RewardModelSource, load_reward_model, save_reward_model
 from rlcore.reward.model import HEAD, REWARD_CONFIG
-from rlcore.reward.pairs import encode
+from rlcore.reward.pairs import encode, epoch_batches
 from rlcore.scratch import train_tokenizer
 
 SIZES = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -383,6 +383,17 @@ def test_a_prompt_loses_its_beginning_and_a_response_nothing(tokenizer):
     (row,) = encode(chat, PROMPTS[1:2], RESPONSES[:1], len(response) + 3)
     assert row == whole[-len(response) - 3 :]
     assert row[3:] == response
+
+
+def test_an_epoch_visits_every_pair_once_in_an_order_of_its_own():
+    batches = epoch_batches(50, 8, seed=0, epoch=0)
+    assert [len(batch) for batch in batches] == [8] * 6 + [2]
+    assert sorted(sum(batches, [])) == list(range(50))
+    assert batches == epoch_batches(50, 8, seed=0, epoch=0)
+    others = [epoch_batches(50, 8, seed, epoch) for seed, epoch in ((0, 1), (1, 0), (1, 1))]
+    assert all(batches != other for other in others)
+    assert others[0] != others[1]
+    assert sum(batches, []) != list(range(50))
 
 
 def test_a_source_refuses_what_it_cannot_score(tokenizer):

@@ -4,7 +4,8 @@
 fail. Importing this module loads neither torch nor transformers.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -394,7 +395,7 @@ def build_config(config_class: type[StageConfig], section: str, values: object) 
         raise ConfigError("\n".join(_describe(section, fault, config_class) for fault in error.errors())) from None
 
 
-def _describe(section: str, fault: dict, config_class: type[StageConfig]) -> str:
+def _describe(section: str, fault: Mapping[str, Any], config_class: type[StageConfig]) -> str:
     key = ".".join([section, *(str(part) for part in fault["loc"])])
     if fault["type"] == "extra_forbidden":
         return f"{key}: unknown key. Known keys: {', '.join(config_class.model_fields)}."

@@ -1,6 +1,6 @@
 """The errors that rlcore raises on purpose.
 
-Each message says what was found, what was expected and what to do now. All are picklable, so they cross process borders.
+Each message says what was found, what was expected and what to do now. All can be pickled, to cross process borders.
 """
 
 

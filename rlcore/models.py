@@ -68,8 +68,8 @@ class TrunkAndHead:
 
     def __init__(self, model: CausalLM):
         causal_lm = without_wrapper(model)
-        self.trunk: nn.Module = causal_lm.get_decoder()  # type: ignore[no-untyped-call]
-        self.head: nn.Linear = causal_lm.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self.trunk: nn.Module = causal_lm.get_decoder()
+        self.head: nn.Linear = causal_lm.get_output_embeddings()
         if self.trunk is None or self.trunk is causal_lm or self.head is None:
             raise ConfigError(
                 f"{type(causal_lm).__name__}: found no decoder with an output layer. Use a causal language model."

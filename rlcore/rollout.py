@@ -4,14 +4,12 @@ Everything random is keyed by (seed, purpose, iteration, row), so a resumed run 
 have drawn, and a response does not depend on which others are sampled beside it.
 """
 
-import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +21,7 @@ from rlcore.functional.kl import k1
 from rlcore.models import PPOModel
 from rlcore.results import RewardSource
 from rlcore.sampling import Samples, SamplingParams, generate
+from rlcore.streams import permutation
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,8 @@ def _encode_prompt(index: int, row: str | Mapping[str, Any], chat: ChatFormat, m
 
 def choose_prompts(count: int, batch_size: int, iteration: int, seed: int) -> list[int]:
     """Indices of the prompts of one iteration, numbered from 0: one seeded permutation of all prompts after another."""
-    chosen, position = [], iteration * batch_size
+    chosen: list[int] = []
+    position = iteration * batch_size
     while len(chosen) < batch_size:
         epoch, offset = divmod(position, count)
         order = permutation(count, seed, "prompts", epoch)
@@ -109,17 +109,6 @@ def choose_prompts(count: int, batch_size: int, iteration: int, seed: int) -> li
         chosen += taken
         position += len(taken)
     return chosen
-
-
-def stream_seed(*key: int | str) -> int:
-    """A 64-bit seed for the random stream that the key names."""
-    digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
-
-
-def permutation(count: int, *key: int | str) -> list[int]:
-    """The permutation of range(count) that the key names."""
-    return np.random.Generator(np.random.Philox(key=stream_seed(*key))).permutation(count).tolist()
 
 
 def collect(
@@ -145,11 +134,11 @@ def collect(
     sequences = samples.sequences(chat.pad_id)
     sampled = time.perf_counter()
     ref_logprobs = client.evaluate(
-        lambda model: model.response_outputs(sequences, params.temperature).logprobs, use_reference=True
+        lambda model: policy_of(model).response_outputs(sequences, params.temperature).logprobs, use_reference=True
     ).result()
     bootstrap_values = torch.zeros(len(prompts))
     if missing_eos_score is None and samples.truncated.any():
-        after_last = client.evaluate(lambda model: model.bootstrap_values(sequences)).result()
+        after_last = client.evaluate(lambda model: policy_of(model).bootstrap_values(sequences)).result()
         bootstrap_values = after_last.where(samples.truncated, 0.0)
     measured = time.perf_counter()
     responses = [
@@ -167,7 +156,7 @@ def collect(
         sequences=sequences,
         old_logprobs=samples.logprobs.where(mask, 0.0),
         ref_logprobs=ref_logprobs.where(mask, 0.0),
-        old_values=samples.values.where(mask, 0.0),
+        old_values=cast(Tensor, samples.values).where(mask, 0.0),
         bootstrap_values=bootstrap_values,
         scores=scores,
         terminated=samples.terminated,
@@ -179,16 +168,21 @@ def collect(
 def _sample(
     model: nn.Module, chat: ChatFormat, prompts: list[Prompt], params: SamplingParams, seeds: Sequence[int]
 ) -> Samples:
-    assert isinstance(model, PPOModel)
+    policy = policy_of(model)
     return generate(
-        model.base_model,
+        policy.base_model,
         [prompt.ids for prompt in prompts],
         params,
         seeds=seeds,
         end_ids=[chat.end_id],
         pad_id=chat.pad_id,
-        value_head=model.value_head,
+        value_head=policy.value_head,
     )
+
+
+def policy_of(model: nn.Module) -> PPOModel:
+    """The policy with its critic that a training client was given."""
+    return cast(PPOModel, model)
 
 
 def score_responses(reward: RewardSource, prompts: list[Prompt], responses: list[str]) -> Tensor:

@@ -1,0 +1,1 @@
+"""The stages of the pipeline, and what records them."""

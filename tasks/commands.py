@@ -23,7 +23,6 @@ from tasks.records.processes import process_start
 from tasks.report import terminal_table
 from tasks.servers import ServerFailed, answers, mlflow_server, prefect_server, running
 
-
 FLOW = "flows.rlhf_pipeline.rlhf_pipeline"
 """The flow as a worker names it. Tasks do not import flows."""
 
@@ -98,15 +97,15 @@ def _run_flow(
         atexit.register(server.stop)
         os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{server.port}/api"
     # The server starts while this process loads Prefect and MLflow.
-    from prefect.flows import load_flow_from_entrypoint
+    from prefect.flows import Flow, load_flow_from_entrypoint
 
     from tasks.records.versioning import uncommitted
 
-    rlhf_pipeline = load_flow_from_entrypoint(FLOW, use_placeholder_flow=False)
+    rlhf_pipeline: Flow[..., dict[str, Any]] = load_flow_from_entrypoint(FLOW, use_placeholder_flow=False)
     if server is not None:
         server.wait()
     with watched_by(checklist):
-        summary = rlhf_pipeline(params_file=params, sets=sets, force=force)
+        summary: dict[str, Any] = rlhf_pipeline(params_file=params, sets=sets, force=force)
     seconds = time.time() - process_start()
     return {
         **summary,

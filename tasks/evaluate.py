@@ -8,8 +8,8 @@ from typing import Any
 from rlcore.configs import EvaluateConfig
 from rlcore.errors import DataError
 from rlcore.reward import RewardModelSource
-from rlcore.rollout import stream_seed
 from rlcore.sampling import SamplingParams
+from rlcore.streams import stream_seed
 from tasks import figures, measures
 from tasks.answers import Answers, Speaker
 from tasks.demos import named_function

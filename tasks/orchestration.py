@@ -4,33 +4,39 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 from mlflow.exceptions import MlflowException
 from prefect import Task, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
+from prefect.states import Crashed
 
-from rlcore.errors import RLCoreError
+from rlcore.errors import ConfigError
 from tasks.gate import GateReport, decide
 from tasks.progress import Checklist, watcher
 from tasks.records import artifacts, environment, tracking, versioning
-from tasks.records.parameters import Parameters, resolve, write_parameters
+from tasks.records.parameters import Resolution, resolve, write_parameters
 from tasks.records.processes import held
+from tasks.records.stage import stage_key
 from tasks.records.trace import TraceFollower, last_values
-from tasks.records.tracking import RunLog, Tracker
+from tasks.records.tracking import RunLog, Tracker, Unfinished, recording
 from tasks.records.versioning import StageFacts, Transient
 from tasks.register import register as register_version
 from tasks.report import markdown
 
 RETRIES = 2
-RETRY_DELAY_SECONDS = [2, 10]
+RETRY_DELAY_SECONDS: list[float] = [2, 10]
 FLUSH_SECONDS = 2.0
 """Time between two batches of metrics of a running stage."""
 
@@ -43,14 +49,14 @@ class PipelineRun:
     A plain class on purpose: Prefect looks into dataclasses and mappings that it is handed.
     """
 
-    def __init__(self, root: Path, parameters: Parameters, key: str, tracker: Tracker, watcher: Checklist):
+    def __init__(self, root: Path, resolution: Resolution, key: str, tracker: Tracker, watcher: Checklist):
         self.root = root
-        self.parameters = parameters
+        self.parameters = resolution.parameters
+        self.changes = tuple(str(change) for change in resolution.changes)
         self.key = key
         self.tracker = tracker
         self.watcher = watcher
         self.forced: frozenset[str] = frozenset()
-        self.changes: tuple[str, ...] = ()
         self.facts: dict[str, StageFacts] = {}
         self.started = time.time()
         self.log = tracker.open_run(key, "rlhf-pipeline")
@@ -62,12 +68,14 @@ class PipelineRun:
 
     def bring_up_to_date(self, stage: str) -> StageFacts:
         """Run a stage if DVC asks for it, and record it either way."""
-        log = self.tracker.open_run(f"{self.key}/{stage}", stage, self.log)
         self.watcher.start(stage)
+        config = self.parameters.of_stage(stage)
+        made = {path: md5 for facts in self.facts.values() for path, md5 in facts.outs.items()}
+        inputs = stage_key(stage, config, self.root, known=made)
+        log = self.tracker.open_run(f"{self.key}/{stage}", stage, self.log, inputs)
         follower = StageFollower(self.root, stage, log, self.watcher)
-        status = "KILLED"
-        try:
-            log.params(self.parameters.of_stage(stage).model_dump(mode="json"))
+        with _ending(log, follower.flush, lambda why: self.watcher.finish(stage, "failed", why)):
+            log.params(config.model_dump(mode="json"))
             with accelerator_slot(stage, self.watcher):
                 versioning.reproduce(
                     stage,
@@ -76,22 +84,11 @@ class PipelineRun:
                     force=stage in self.forced,
                     while_running=follower.look,
                 )
-            # A retry after a later fault must not train again.
+            # What was forced is done: a retry after a later fault must not train again.
             self.forced -= {stage}
-            facts = self._record(stage, log)
-            status = "FINISHED"
-        except (RLCoreError, OSError, MlflowException) as error:
-            status = "FAILED"
-            self.watcher.finish(stage, "failed", str(error))
-            raise
-        finally:
-            if status == "KILLED":
-                self.watcher.finish(stage, "failed", "stopped")
-            follower.flush()
-            log.close(status)
-        self.facts[stage] = facts
-        self.watcher.finish(stage, "cached" if facts.cache_hit else "done")
-        return facts
+            self.facts[stage] = self._record(stage, log)
+        self.watcher.finish(stage, "cached" if self.facts[stage].cache_hit else "done")
+        return self.facts[stage]
 
     def decide(self) -> GateReport:
         """Judge the policy by what `evaluate` measured."""
@@ -103,8 +100,8 @@ class PipelineRun:
         self.log.file(self.root / artifacts.FIGURES, "figures")
         self.log.numbers({"gate/passed": int(report.passed)})
         self.log.tags({f"gate.{reason.rule}"[:250]: str(reason) for reason in report.reasons})
-        refusals = "; ".join(str(reason) for reason in report.refusals)
-        self.watcher.finish("gate", "done", "passed" if report.passed else f"refused: {refusals}")
+        refusals = ", ".join(reason.rule for reason in report.refusals)
+        self.watcher.finish("gate", "done", "passed" if report.passed else f"refused by {refusals}")
         return report
 
     def register(self, report: GateReport) -> Any:
@@ -130,6 +127,7 @@ class PipelineRun:
             "key": self.key,
             "seconds": seconds,
             "stage_seconds": stage_seconds,
+            "import_seconds": sum(facts.seconds.get("import", 0.0) for facts in self.facts.values()),
             "orchestration_seconds": seconds - stage_seconds,
             "stages": {name: asdict(facts) for name, facts in self.facts.items()},
             "evaluation": artifacts.read_json(self.root / artifacts.EVALUATE),
@@ -202,24 +200,30 @@ def pipeline_run(params_file: str | None, sets: Sequence[str], force: Sequence[s
     """Everything around the stages: lock, parameters, champion, the parent run in MLflow and its end.
 
     Raises:
-        ConfigError: no checkout, or faulty parameters.
+        ConfigError: no checkout, faulty parameters, or an unknown stage to force.
+        TrackingFailed: MLflow does not answer.
     """
+    if unknown := set(force) - set(artifacts.STAGES):
+        raise ConfigError(f"force: found {', '.join(sorted(unknown))}, expected some of {', '.join(artifacts.STAGES)}.")
     root = artifacts.find_root()
     environment.apply(root)
     checklist = watcher(get_run_logger().info)
-    with held(root / artifacts.STATE / "pipeline.lock", lambda owner: checklist.note(f"waiting for {owner}")):
+    with (
+        held(root / artifacts.STATE / "pipeline.lock", lambda owner: checklist.note(f"waiting for {owner}")),
+        recording(),
+    ):
         resolution = resolve(root / artifacts.PARAMS, Path(params_file) if params_file else None, sets)
         versioning.prepare(root)
         write_parameters(root / artifacts.PARAMS, resolution.changes)
         tracker = Tracker(root)
-        tracker.sweep()
+        key = _take_over(root, tracker, resolution.values, anew=bool(force))
         versioning.place_champion(tracker.champion_md5(), root)
-        taken_up = None if force else tracking.take_up(root, resolution.values)
-        key = taken_up or str(flow_run.get_id() or f"{time.time():.0f}")
-        tracking.remember_unfinished(root, key, resolution.values)
-        run = PipelineRun(root, resolution.parameters, key, tracker, checklist)
+        for stage in force:
+            versioning.restart(stage, root)
+        run = PipelineRun(root, resolution, key, tracker, checklist)
         run.forced = frozenset(force)
-        run.changes = tuple(str(change) for change in resolution.changes)
+        if not run.generates_data:
+            checklist.finish("demo_data", "skipped", "the data are your own")
         with _ending(run.log):
             run.log.params(resolution.values)
             run.log.file(root / artifacts.PARAMS)
@@ -288,15 +292,55 @@ def publish(run: PipelineRun, report: GateReport, version: Any) -> dict[str, Any
     return summary
 
 
+def _take_over(root: Path, tracker: Tracker, settings: dict[str, Any], *, anew: bool) -> str:
+    """End what a killed pipeline run left open; the key of the run that begins.
+
+    Args:
+        root: the checkout.
+        tracker: of its runs.
+        settings: of the run that begins. An interrupted run with the same ones goes on under its key.
+        anew: begin under a new key all the same.
+    """
+    this_run = str(flow_run.get_id() or uuid4())
+    earlier = tracking.unfinished(root)
+    tracker.sweep()
+    if earlier is not None and earlier.flow_run_id != this_run:
+        _mark_crashed(earlier.flow_run_id)
+    key = earlier.key if earlier is not None and earlier.settings == settings and not anew else this_run
+    tracking.remember_unfinished(root, Unfinished(key, this_run, settings))
+    return key
+
+
+def _mark_crashed(flow_run_id: str) -> None:
+    """A flow that was killed outright still counts as running in Prefect."""
+    state = Crashed(message="Its process was killed.")
+    with get_client(sync_client=True) as client:
+        try:
+            earlier = client.read_flow_run(UUID(flow_run_id))
+        except ObjectNotFound:
+            return
+        if earlier.state is not None and not earlier.state.is_final():
+            client.set_flow_run_state(earlier.id, state, force=True)
+        for task_run in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[earlier.id]))):
+            if task_run.state is not None and not task_run.state.is_final():
+                client.set_task_run_state(task_run.id, state, force=True)
+
+
 @contextmanager
-def _ending(log: RunLog) -> Iterator[None]:
-    """End a run with the status that the block earned."""
+def _ending(
+    log: RunLog, finally_do: Callable[[], None] = lambda: None, on_failure: Callable[[str], None] = lambda why: None
+) -> Iterator[None]:
+    """End a run in MLflow with the status that the block earned."""
     status = "KILLED"
     try:
         yield
         status = "FINISHED"
-    except Exception:
+    except Exception as error:
         status = "FAILED"
+        on_failure(str(error))
         raise
     finally:
+        if status == "KILLED":
+            on_failure("stopped")
+        finally_do()
         log.close(status)

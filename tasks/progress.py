@@ -117,7 +117,7 @@ class Checklist:
         """A step is over."""
         step = self.steps[name]
         step.seconds = time.time() - step.started if step.started else 0.0
-        step.state, step.detail = state, detail
+        step.state, step.detail = state, detail.partition("\n")[0]
         took = f" in {duration(step.seconds)}" if step.started else ""
         self._show(f"{self._place(name)} {name}: {state}{took}{f', {detail}' if detail else ''}")
 

@@ -62,7 +62,8 @@ def _happened(summary: Mapping[str, Any]) -> str:
     if cached:
         lines.append(f"nothing new, taken from the cache: {', '.join(cached)}")
     lines.append(
-        f"{duration(summary['seconds'])} in all, of which {duration(summary['orchestration_seconds'])} orchestration"
+        f"{duration(summary['seconds'])} in all: {duration(summary['stage_seconds'])} in stages "
+        f"(imports {duration(summary['import_seconds'])}), {duration(summary['orchestration_seconds'])} orchestration"
     )
     lines += [f"params.yaml changed: {change}" for change in summary["changed_parameters"]]
     return "\n".join(lines)

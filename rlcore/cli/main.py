@@ -49,9 +49,11 @@ def _add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]", name: st
 
 def _load(entry: EntryPoint) -> Group:
     try:
-        return entry.load()
+        group: Group = entry.load()
     except ModuleNotFoundError as error:
         missing = error.name
+    else:
+        return group
 
     def unavailable(parser: argparse.ArgumentParser) -> None:
         """Needs a checkout."""

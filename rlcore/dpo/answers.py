@@ -9,8 +9,8 @@ from rlcore.dpo.dataset import PreferenceDataset
 from rlcore.formatting import ChatFormat
 from rlcore.forward_backward import AsyncTrainingClient
 from rlcore.models import CausalLM
-from rlcore.rollout import stream_seed
 from rlcore.sampling import Samples, SamplingParams, generate
+from rlcore.streams import stream_seed
 
 
 def sampled_answers(

@@ -20,7 +20,7 @@ from rlcore.forward_backward import AsyncTrainingClient
 from rlcore.health import NonFiniteGuard
 from rlcore.results import MetricSink
 from rlcore.reward.training import learning_rate_share
-from rlcore.rollout import permutation
+from rlcore.streams import permutation
 
 HISTORY = {
     "loss": "dpo/loss",

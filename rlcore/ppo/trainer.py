@@ -8,7 +8,7 @@ from typing import Any
 
 import datasets
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from rlcore.checkpoint import (
     latest_checkpoint,
@@ -22,9 +22,11 @@ from rlcore.configs import PPOConfig
 from rlcore.errors import ConfigError
 from rlcore.formatting import ChatFormat
 from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.functional.losses import explained_variance
 from rlcore.health import NonFiniteGuard
 from rlcore.kl_control import AdaptiveKLController
 from rlcore.models import (
+    CausalLM,
     PPOModel,
     add_lora,
     choose_device,
@@ -33,7 +35,6 @@ from rlcore.models import (
     load_tokenizer,
     save_causal_lm,
 )
-from rlcore.functional.losses import explained_variance
 from rlcore.ppo.update import experience_of, update_policy
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.rollout import (
@@ -44,9 +45,9 @@ from rlcore.rollout import (
     encode_prompts,
     rollout_metrics,
     sample_rows,
-    stream_seed,
 )
 from rlcore.sampling import SamplingParams
+from rlcore.streams import stream_seed
 
 HISTORY = {
     "policy_loss": "policy/loss",
@@ -82,8 +83,8 @@ class PPOTrainer:
         config: PPOConfig,
         tokenizer: PreTrainedTokenizerBase | None = None,
         reward_fn: RewardSource | None = None,
-        model: PreTrainedModel | None = None,
-        reference_model: PreTrainedModel | None = None,
+        model: CausalLM | None = None,
+        reference_model: CausalLM | None = None,
         on_metrics: MetricSink = ignore_metrics,
         on_samples: SampleSink = ignore_samples,
     ):
@@ -98,12 +99,13 @@ class PPOTrainer:
         self.device = choose_device(config.device)
         torch.manual_seed(config.seed)
         base_model = load_causal_lm(model if model is not None else config.model_name, device=self.device)
-        if config.lora is None:
-            reference_model = reference_model if reference_model is not None else frozen_copy(base_model)
-        else:
+        reference: CausalLM | None = reference_model
+        if config.lora is not None:
             base_model = add_lora(base_model, config.lora)
+        elif reference is None:
+            reference = frozen_copy(base_model)
         self.model = PPOModel(base_model).to(self.device).eval()
-        self.reference_model = None if reference_model is None else PPOModel(reference_model).to(self.device).eval()
+        self.reference_model = None if reference is None else PPOModel(reference).to(self.device).eval()
         self.training_client = AsyncTrainingClient(self.model, self.reference_model)
         self.optimizer = self._make_optimizer()
         self.kl_controller = AdaptiveKLController(config.kl_penalty_coef, config.kl_target, config.kl_horizon)
@@ -284,7 +286,7 @@ def train(
     output_dir: Path,
     *,
     reward: RewardSource,
-    reference: PreTrainedModel | None = None,
+    reference: CausalLM | None = None,
     resume_dir: Path | None = None,
     on_metrics: MetricSink = ignore_metrics,
     on_samples: SampleSink = ignore_samples,

@@ -21,9 +21,10 @@ from rlcore.functional.losses import (
 )
 from rlcore.functional.masking import masked_mean, whiten
 from rlcore.health import NonFiniteGuard
-from rlcore.rollout import Rollout, permutation
+from rlcore.rollout import Rollout, policy_of
+from rlcore.streams import permutation
 
-Loss = Callable[[nn.Module, "Experience", int, PPOConfig], tuple[Tensor, dict[str, Tensor]]]
+Loss = Callable[["Experience", int, PPOConfig, nn.Module], tuple[Tensor, dict[str, Tensor]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,7 @@ def update_policy(
 
 
 def ppo_loss(
-    model: nn.Module, part: Experience, token_count: int, config: PPOConfig
+    part: Experience, token_count: int, config: PPOConfig, model: nn.Module
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Policy loss + value_coef * value loss - entropy_coef * entropy.
 
@@ -96,7 +97,7 @@ def ppo_loss(
         token_count: response tokens of the whole optimiser step, so that losses and metrics of micro-batches add up.
     """
     mask = part.sequences.response_mask
-    outputs = model.response_outputs(part.sequences, config.temperature)
+    outputs = policy_of(model).response_outputs(part.sequences, config.temperature)
     policy_loss = ppo_policy_loss(
         outputs.logprobs,
         part.old_logprobs,
@@ -133,13 +134,13 @@ def ppo_loss(
 
 
 def value_warmup_loss(
-    model: nn.Module, part: Experience, token_count: int, config: PPOConfig
+    part: Experience, token_count: int, config: PPOConfig, model: nn.Module
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The value loss alone, the trunk detached: the critic learns and the policy stays exactly where it is."""
     with torch.no_grad():
-        outputs = model.response_outputs(part.sequences, config.temperature)
+        outputs = policy_of(model).response_outputs(part.sequences, config.temperature)
         entropy = masked_mean(outputs.entropy, part.sequences.response_mask, token_count)
-    value_loss = _value_loss(model.response_values(part.sequences), part, token_count, config)
+    value_loss = _value_loss(policy_of(model).response_values(part.sequences), part, token_count, config)
     metrics = {"policy/loss": torch.zeros(()), "value/loss": value_loss.detach(), "policy/entropy_mean": entropy}
     return config.value_coef * value_loss, metrics
 
@@ -170,7 +171,7 @@ def _optimiser_step(
     if len(rows) > config.mini_batch_size:
         starts = range(0, len(rows), config.mini_batch_size)
         parts = [experience.select(rows[start : start + config.mini_batch_size]) for start in starts]
-    passes = [client.backward(partial(loss, part=part, token_count=token_count, config=config)) for part in parts]
+    passes = [client.backward(partial(loss, part, token_count, config)) for part in parts]
     outcome = client.optim_step(optimizer, max_grad_norm=config.max_grad_norm).result()
     outputs = [output.result() for output in passes]
     guard.accepts(loss=sum(output.loss for output in outputs), grad_norm=outcome.grad_norm)

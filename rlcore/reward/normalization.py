@@ -12,9 +12,9 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
 from rlcore.models import CausalLM, load_causal_lm, load_tokenizer
 from rlcore.reward.model import RewardModel
-from rlcore.reward.pairs import permutation, stream_seed
 from rlcore.reward.source import RewardModelSource
 from rlcore.sampling import SamplingParams, generate
+from rlcore.streams import permutation, stream_seed
 
 SAMPLED_AT_ONCE = 64
 

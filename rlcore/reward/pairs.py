@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy
-import torch
 from torch import Tensor
 
 from rlcore.batches import right_pad
 from rlcore.errors import DataError
 from rlcore.formatting import ChatFormat, Prompt
+from rlcore.streams import permutation
 
 COLUMNS = ("prompt", "chosen", "rejected")
 
@@ -74,19 +74,6 @@ def encode(chat: ChatFormat, prompts: Sequence[Prompt], responses: Sequence[str]
         prompt_ids, response_ids = chat.encode_pair(prompt, response, max_length=max_length, max_prompt_length=1)
         rows.append(prompt_ids + response_ids)
     return rows
-
-
-def stream_seed(*key: int | str) -> int:
-    """A 64-bit seed for the random stream that the key names."""
-    digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
-
-
-def permutation(count: int, *key: int | str) -> list[int]:
-    """The permutation of range(count) that the key names."""
-    generator = torch.Generator().manual_seed(stream_seed(*key))
-    order: list[int] = torch.randperm(count, generator=generator).tolist()
-    return order
 
 
 def epoch_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[list[int]]:

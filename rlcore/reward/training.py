@@ -23,7 +23,8 @@ from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ig
 from rlcore.reward.files import save_reward_model
 from rlcore.reward.model import RewardModel
 from rlcore.reward.normalization import normalize_rewards
-from rlcore.reward.pairs import TokenPairs, encode_pairs, epoch_batches, stream_seed
+from rlcore.reward.pairs import TokenPairs, encode_pairs, epoch_batches
+from rlcore.streams import stream_seed
 
 MAX_NON_FINITE_STEPS = 3
 # Settings under which a resumed run still computes the same numbers.

@@ -29,7 +29,7 @@ def as_reward_source(function: Callable[..., Any], name: str | None = None) -> R
         ConfigError: the parameters fit none of the forms. The source raises DataError for a wrong count, None, NaN or
             infinity, naming the function.
     """
-    named: str = name or getattr(function, "__name__", type(function).__name__)
+    named = name or str(getattr(function, "__name__", type(function).__name__))
     call = _calling(function, named)
 
     def source(prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None) -> list[float]:

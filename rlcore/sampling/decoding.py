@@ -42,11 +42,11 @@ def decoding_for(model: CausalLM) -> NewDecoding:
     return _proven[causal_lm]
 
 
-class BufferLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+class BufferLayer(DynamicLayer):
     """Keys and values of one attention layer in buffers of full length, so that no step copies the earlier ones."""
 
     def __init__(self, capacity: int):
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._capacity = capacity
         self._length = 0
 

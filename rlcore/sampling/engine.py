@@ -1,6 +1,6 @@
 """The sampling loop: prompts in, responses with log-probabilities and values out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -78,34 +78,46 @@ def generate(
             number of seeds differs.
         TrainingDiverged: the model's probabilities are not numbers.
     """
-    parts = TrunkAndHead(model)
     _check_request(model, prompts, seeds, params.max_new_tokens)
+    parts = TrunkAndHead(model)
     device = parts.head.weight.device
     samples = _blank_samples(prompts, params, pad_id, value_head, device)
     uniforms = uniform_streams(seeds, params.max_new_tokens).to(device)
     ends = torch.tensor(list(end_ids), dtype=torch.int64, device=device)
     with torch.no_grad(), evaluation_mode(model):
         decoding, hidden = _read_prompts(model, parts, prompts, params, pad_id)
-        rows = torch.arange(len(prompts), device=device)
-        running = torch.ones_like(rows, dtype=torch.bool)
-        for step in range(params.max_new_tokens):
-            tokens, logprobs = sample_tokens(parts.logits(hidden), uniforms[rows, step], params)
-            samples.response_ids[rows, step] = tokens.where(running, pad_id)
-            samples.response_mask[rows, step] = running
-            samples.logprobs[rows, step] = logprobs.float().where(running, 0.0)
+        for step, (rows, running, tokens, logprobs, state) in enumerate(
+            _steps(parts, decoding, hidden, uniforms, ends, params)
+        ):
+            place = (rows, step)
+            samples.response_ids[place] = tokens.where(running, pad_id)
+            samples.response_mask[place] = running
+            samples.logprobs[place] = logprobs.float().where(running, 0.0)
             if value_head is not None and samples.values is not None:
-                samples.values[rows, step] = value_head(hidden).float().where(running, 0.0)
-            running = running & ~torch.isin(tokens, ends)
-            if (step + 1) % (CPU_LOOK_INTERVAL if device.type == "cpu" else GPU_LOOK_INTERVAL) == 0:
-                live = running.nonzero().squeeze(-1)
-                if len(live) == 0:
-                    break
-                if len(live) <= COMPACT_AT * len(rows):
-                    decoding.keep(live)
-                    rows, running, tokens = rows[live], running[live], tokens[live]
-            if step + 1 < params.max_new_tokens:
-                hidden = decoding.advance(tokens)
+                samples.values[place] = value_head(state).float().where(running, 0.0)
     return _finished(samples, ends)
+
+
+def _steps(
+    parts: TrunkAndHead, decoding: Decoding, hidden: Tensor, uniforms: Tensor, ends: Tensor, params: SamplingParams
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """For each new token of the rows still in the batch: rows, whether they run, tokens, logprobs, states before it."""
+    look_interval = CPU_LOOK_INTERVAL if uniforms.device.type == "cpu" else GPU_LOOK_INTERVAL
+    rows = torch.arange(len(uniforms), device=uniforms.device)
+    running = torch.ones_like(rows, dtype=torch.bool)
+    for step in range(params.max_new_tokens):
+        tokens, logprobs = sample_tokens(parts.logits(hidden), uniforms[rows, step], params)
+        yield rows, running, tokens, logprobs, hidden
+        running = running & ~torch.isin(tokens, ends)
+        if (step + 1) % look_interval == 0:
+            live = running.nonzero().squeeze(-1)
+            if len(live) == 0:
+                return
+            if len(live) <= COMPACT_AT * len(rows):
+                decoding.keep(live)
+                rows, running, tokens = rows[live], running[live], tokens[live]
+        if step + 1 < params.max_new_tokens:
+            hidden = decoding.advance(tokens)
 
 
 def _check_request(

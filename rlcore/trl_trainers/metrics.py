@@ -30,7 +30,8 @@ class ReportCallback(TrainerCallback):
         **_: Any,
     ) -> None:
         """Translate and report the numbers of one log."""
-        metrics = {ours: float(logs[theirs]) for theirs, ours in self.names.items() if theirs in (logs or {})}
+        logs = logs or {}
+        metrics = {ours: float(logs[theirs]) for theirs, ours in self.names.items() if theirs in logs}
         if metrics:
             self.last = metrics
             self.on_metrics(state.global_step, metrics)

@@ -7,13 +7,13 @@ from typing import Any
 
 import datasets
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from transformers import PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 
 from rlcore.checkpoint import publish
 from rlcore.configs import SFTConfig
 from rlcore.errors import DataError
 from rlcore.formatting import ChatFormat
-from rlcore.models import load_causal_lm, load_tokenizer, save_causal_lm
+from rlcore.models import CausalLM, load_causal_lm, load_tokenizer, save_causal_lm
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.scratch import build_model, train_tokenizer
 from rlcore.trl_trainers.metrics import ReportCallback
@@ -70,7 +70,7 @@ def train(
     return TrainResult(output_dir, config.max_steps, report.last, report.last)
 
 
-def _start(config: SFTConfig, rows: datasets.Dataset) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _start(config: SFTConfig, rows: datasets.Dataset) -> tuple[CausalLM, PreTrainedTokenizerBase]:
     if config.model_name != "scratch":
         return load_causal_lm(config.model_name), load_tokenizer(config.model_name)
     texts = [f"{row['prompt']}\n{row['response']}" for row in rows]
@@ -92,7 +92,7 @@ def _tokenise(rows: datasets.Dataset, chat: ChatFormat, max_length: int) -> data
 
 def _fit(
     config: SFTConfig,
-    model: PreTrainedModel,
+    model: CausalLM,
     tokenizer: PreTrainedTokenizerBase,
     rows: datasets.Dataset,
     checkpoints: Path,

@@ -18,7 +18,7 @@ from typing import Any
 
 from rlcore.configs import DemoDataConfig
 from rlcore.errors import ConfigError, DataError
-from rlcore.rollout import stream_seed
+from rlcore.streams import stream_seed
 from tasks.records.artifacts import write_rows
 
 OPENING_WORDS = (4, 8)
@@ -82,7 +82,7 @@ def sentiment(text: str) -> float:
 
 
 def opening_and_continuation(story: str, random: Random) -> tuple[str, str]:
-    """The first 4 to 8 words of a story, and what follows to the end of its second sentence, with the blank in front."""
+    """The first 4 to 8 words of a story, and what follows up to the end of its second sentence, blank included."""
     words = [match.end() for match in re.finditer(r"\S+", story)]
     border = words[min(random.randint(*OPENING_WORDS), len(words)) - 1]
     return story[:border], first_sentences(story, SENTENCES)[border:]

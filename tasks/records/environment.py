@@ -5,7 +5,6 @@ is kept.
 """
 
 import os
-import shutil
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -59,11 +58,6 @@ def artifact_location(root: Path, tracking_uri: str) -> str | None:
     """Where MLflow keeps files under the embedded default; None leaves it to the user's own tracking server."""
     state = root.resolve() / STATE
     return (state / "mlflow-artifacts").as_uri() if tracking_uri == f"sqlite:///{state / 'mlflow.db'}" else None
-
-
-def free_space(root: Path) -> int:
-    """Bytes that can still be written beside the checkout."""
-    return shutil.disk_usage(root).free
 
 
 def _user_dvc_config() -> Path:

@@ -46,7 +46,8 @@ class Parameters:
 
     def of_stage(self, stage: str) -> StageConfig:
         """The section that a stage of `dvc.yaml` runs with."""
-        return getattr(self, self.algorithm if stage == "policy" else stage)
+        section: StageConfig = getattr(self, self.algorithm if stage == "policy" else stage)
+        return section
 
 
 SECTIONS: dict[str, type[StageConfig]] = {

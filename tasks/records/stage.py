@@ -90,11 +90,6 @@ class StageRun:
         """Keep the responses of one evaluation; the `on_samples` of a trainer. A step reported twice is kept once."""
         self._samples.append(step, rows)
 
-    def cut_back(self, step: int) -> None:
-        """Drop the reports of `step` and later steps. For trainers that know before their first report."""
-        self._trace.cut_back(step)
-        self._samples.cut_back(step - 1)
-
     def finish(self, result: TrainResult | None = None) -> None:
         """Publish trace and samples as outputs of the stage and give up the state to resume from.
 
@@ -129,10 +124,18 @@ def stage(section: str, config: StageConfig) -> Iterator[StageRun]:
     yield run
 
 
-def stage_key(name: str, config: StageConfig) -> str:
-    """Hash of a stage's config and of the content of its dependencies in `dvc.yaml`, 32 hexadecimal digits."""
-    dependencies = {path: artifacts.content_md5(Path(path)) for path in _dependencies(name)}
-    text = json.dumps({"config": config.model_dump(mode="json"), "deps": dependencies}, sort_keys=True)
+def stage_key(name: str, config: StageConfig, root: Path = Path(), known: Mapping[str, str] | None = None) -> str:
+    """Hash of a stage's config and of the content of its dependencies in `dvc.yaml`, 32 hexadecimal digits.
+
+    Args:
+        name: of the stage.
+        config: what it runs with.
+        root: the checkout.
+        known: md5 of paths that need not be read again.
+    """
+    known = known or {}
+    contents = {path: known.get(path) or artifacts.content_md5(root / path) for path in _dependencies(name, root)}
+    text = json.dumps({"config": config.model_dump(mode="json"), "deps": contents}, sort_keys=True)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -154,7 +157,7 @@ def main(function: Callable[[Config], object], config_class: type[Config], secti
     started = process_start()
     imported = time.time()
     _raise_on_signals()
-    code, error = _run(function, name, section)
+    code, error = _run(function, config_class, name, section)
     with suppress(OSError):
         # Without this file the stage counts as killed, which is what a full disk amounts to.
         artifacts.write_json(
@@ -186,13 +189,17 @@ def exit_code_of(error: BaseException) -> int:
     return FAILED
 
 
-def _run(function: Callable[[Config], object], name: str, section: str) -> tuple[int, str | None]:
+def _run(
+    function: Callable[[Config], object], config_class: type[Config], name: str, section: str
+) -> tuple[int, str | None]:
     """Call the stage; its exit code and one line or more about what went wrong."""
     try:
         artifacts.exit_file(name).unlink(missing_ok=True)
         _log_to(artifacts.log_file(name))
         _limit_threads()
-        function(stage_config(section))
+        config = stage_config(section)
+        assert isinstance(config, config_class)
+        function(config)
     except Cancelled:
         return CANCELLED, "interrupted; it goes on from its last checkpoint"
     except Exception as error:
@@ -218,12 +225,12 @@ def _first_line(text: str) -> str:
     return text.strip().splitlines()[0].rstrip(".") + "." if text.strip() else "no message."
 
 
-def _dependencies(name: str) -> list[str]:
+def _dependencies(name: str, root: Path) -> list[str]:
     """Paths of a stage's `deps` in `dvc.yaml`, `${section.key}` filled in from `params.yaml`."""
-    if not artifacts.PIPELINE.is_file():
+    if not (root / artifacts.PIPELINE).is_file():
         return []
-    definition = read_yaml(artifacts.PIPELINE).get("stages", {}).get(name, {})
-    parameters = read_yaml(artifacts.PARAMS)
+    definition = read_yaml(root / artifacts.PIPELINE).get("stages", {}).get(name, {})
+    parameters = read_yaml(root / artifacts.PARAMS)
 
     def value_of(match: re.Match[str]) -> str:
         value: Any = parameters

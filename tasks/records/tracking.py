@@ -9,7 +9,11 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,8 @@ EXPERIMENT = "rlhf-pipeline"
 POLICY_MODEL = "rlhf-policy"
 KEY_TAG = "pipeline.key"
 CHECKOUT_TAG = "pipeline.checkout"
+INPUTS_TAG = "pipeline.inputs"
+ATTEMPTS_TAG = "pipeline.attempts"
 VALUE_LIMIT = 6000
 """Longest parameter value that MLflow takes, in characters."""
 BATCH = 1000
@@ -47,40 +53,39 @@ class Tracker:
     def __init__(self, root: Path):
         self.root = root
         self.uri = os.environ["MLFLOW_TRACKING_URI"]
-        self._owner = {CHECKOUT_TAG: f"{socket.gethostname()}:{root}"}
+        self._owner = {CHECKOUT_TAG: f"{socket.gethostname()}:{root}".replace("'", "_")}
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
-        try:
-            self.client = MlflowClient(self.uri)
+        _look_for_server(self.uri)
+        self.client = MlflowClient(self.uri)
+        with recording():
             self.experiment_id = self._experiment()
-        except MlflowException as error:
-            raise TrackingFailed(
-                f"MLflow at {self.uri} does not answer: {_first_line(error)} Start it, or unset MLFLOW_TRACKING_URI."
-            ) from None
 
-    def open_run(self, key: str, name: str, parent: "RunLog | None" = None) -> "RunLog":
+    def open_run(self, key: str, name: str, parent: "RunLog | None" = None, inputs: str = "") -> "RunLog":
         """The run with this key: the one that exists, open again, or a new one.
 
         Args:
             key: tag `pipeline.key`.
             name: shown in the UI.
             parent: the run it is nested in.
+            inputs: names what goes in. A run that was begun with other inputs is not gone on with: it loses its key.
         """
         found = self._search(f"tags.`{KEY_TAG}` = '{key}'")
+        if found and found[0].data.tags.get(INPUTS_TAG) != inputs:
+            self.client.set_tag(found[0].info.run_id, KEY_TAG, f"{key}/replaced")
+            found = []
         if found:
             self.client.update_run(found[0].info.run_id, status="RUNNING")
             run = found[0]
         else:
-            tags = {KEY_TAG: key, **self._owner, **_provenance(self.root)}
+            tags = {KEY_TAG: key, INPUTS_TAG: inputs, **self._owner, **_provenance(self.root)}
             if parent is not None:
                 tags["mlflow.parentRunId"] = parent.run_id
             run = self.client.create_run(self.experiment_id, tags=tags, run_name=name)
-        attempts = int(run.data.tags.get("pipeline.attempts", 0)) + 1
-        self.client.set_tag(run.info.run_id, "pipeline.attempts", str(attempts))
         return RunLog(self.client, run)
 
     def sweep(self) -> list[str]:
         """End the runs that a killed pipeline of this checkout left open; their ids. Call it with the lock held."""
-        owner = self._owner[CHECKOUT_TAG].replace("'", "")
+        owner = self._owner[CHECKOUT_TAG]
         stale = self._search(f"attributes.status = 'RUNNING' and tags.`{CHECKOUT_TAG}` = '{owner}'")
         for run in stale:
             self.client.set_terminated(run.info.run_id, status="KILLED")
@@ -116,6 +121,8 @@ class RunLog:
     def __init__(self, client: MlflowClient, run: Run):
         self.run_id: str = run.info.run_id
         self._client = client
+        self._attempt = int(run.data.tags.get(ATTEMPTS_TAG, 0)) + 1
+        client.set_tag(self.run_id, ATTEMPTS_TAG, str(self._attempt))
         self._params = dict(run.data.params)
         self._seen = {
             (name, point.step) for name in run.data.metrics for point in client.get_metric_history(self.run_id, name)
@@ -137,9 +144,9 @@ class RunLog:
                 raise
 
     def numbers(self, values: Mapping[str, Any]) -> None:
-        """Log the numbers of a mapping as metrics of step 0; what is not a number is left out."""
+        """Log the numbers of a mapping, one point for each attempt, so that the last one counts."""
         numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
-        self.rows([{"step": 0, "time": time.time(), **numbers}])
+        self.rows([{"step": self._attempt - 1, "time": time.time(), **numbers}])
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Log settings, nested ones with dotted names. A setting that differs from an earlier attempt becomes a tag."""
@@ -191,6 +198,22 @@ class RunLog:
         self._client.set_terminated(self.run_id, status=status)
 
 
+@contextmanager
+def recording() -> Iterator[None]:
+    """Turn what MLflow refuses within the block into one clear error.
+
+    Raises:
+        TrackingFailed: instead of MLflow's own error.
+    """
+    try:
+        yield
+    except MlflowException as error:
+        reason = str(error).strip().splitlines()[0]
+        raise TrackingFailed(
+            f"MLflow at {os.environ['MLFLOW_TRACKING_URI']}: {reason} See to it, and run again."
+        ) from error
+
+
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested settings as dotted names and text, cut to what MLflow takes."""
     flat = {}
@@ -208,26 +231,38 @@ def versions() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
-def take_up(root: Path, settings: Mapping[str, Any]) -> str | None:
-    """The key of the pipeline run that was interrupted with these settings; None where there is none."""
-    try:
-        note = json.loads(_unfinished(root).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return note["key"] if note["settings"] == settings else None
+@dataclass(frozen=True)
+class Unfinished:
+    """A pipeline run that began and did not end well.
+
+    Attributes:
+        key: of its runs in MLflow.
+        flow_run_id: of its last attempt in Prefect.
+        settings: what params.yaml held.
+    """
+
+    key: str
+    flow_run_id: str
+    settings: dict[str, Any]
 
 
-def remember_unfinished(root: Path, key: str, settings: Mapping[str, Any]) -> None:
+def unfinished(root: Path) -> Unfinished | None:
+    """The pipeline run of this checkout that did not end well; None where there is none."""
+    path = _unfinished_file(root)
+    return Unfinished(**artifacts.read_json(path)) if path.exists() else None
+
+
+def remember_unfinished(root: Path, run: Unfinished) -> None:
     """Note the pipeline run that starts, so that the next one takes it up if this one is interrupted."""
-    artifacts.write_json(_unfinished(root), {"key": key, "settings": settings})
+    artifacts.write_json(_unfinished_file(root), asdict(run))
 
 
 def forget_unfinished(root: Path) -> None:
     """The pipeline run is over."""
-    _unfinished(root).unlink(missing_ok=True)
+    _unfinished_file(root).unlink(missing_ok=True)
 
 
-def _unfinished(root: Path) -> Path:
+def _unfinished_file(root: Path) -> Path:
     return root / artifacts.STATE / "unfinished.json"
 
 
@@ -238,5 +273,16 @@ def _provenance(root: Path) -> dict[str, str]:
     return {**tags, **({"mlflow.source.git.commit": commit} if commit else {}), "mlflow.source.type": "JOB"}
 
 
-def _first_line(error: MlflowException) -> str:
-    return str(error).strip().splitlines()[0]
+def _look_for_server(uri: str) -> None:
+    """MLflow's own client would try for minutes."""
+    if not uri.startswith(("http://", "https://")):
+        return
+    try:
+        with urllib.request.urlopen(f"{uri}/health", timeout=5.0):
+            pass
+    except urllib.error.HTTPError:
+        pass  # It answers; whether it knows this page is its business.
+    except OSError as error:
+        raise TrackingFailed(
+            f"MLflow at {uri} does not answer: {error}. Start it, or unset MLFLOW_TRACKING_URI."
+        ) from None

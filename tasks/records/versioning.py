@@ -101,7 +101,7 @@ def reproduce(
 
     Args:
         environment: of the process.
-        force: run the stage although nothing changed, from the beginning.
+        force: run the stage although nothing changed.
         while_running: called every fifth of a second.
 
     Raises:
@@ -110,8 +110,6 @@ def reproduce(
     """
     log = root / artifacts.log_file(stage)
     log.parent.mkdir(parents=True, exist_ok=True)
-    if force:
-        shutil.rmtree(root / artifacts.scratch(stage), ignore_errors=True)
     for stale in (artifacts.exit_file(stage), artifacts.running_file(stage)):
         (root / stale).unlink(missing_ok=True)
     if log.exists() and log.stat().st_size > _LOG_LIMIT:
@@ -133,6 +131,12 @@ def reproduce(
     if status != DONE:
         said = log.read_bytes()[begin:].decode("utf-8", errors="replace")
         raise _failure(stage, said, _exit_note(root, stage))
+
+
+def restart(stage: str, root: Path) -> None:
+    """Let the next attempt of a stage begin at its beginning, not where an interrupted one was."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(root / artifacts.scratch(stage))
 
 
 def facts(stage: str, root: Path) -> StageFacts:
@@ -213,10 +217,8 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _exit_note(root: Path, stage: str) -> dict[str, Any] | None:
-    try:
-        return json.loads((root / artifacts.exit_file(stage)).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
+    path = root / artifacts.exit_file(stage)
+    return dict(artifacts.read_json(path)) if path.exists() else None
 
 
 def _failure(stage: str, said: str, note: Mapping[str, Any] | None) -> StageFailed:

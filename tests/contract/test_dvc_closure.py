@@ -127,6 +127,5 @@ def used_paths(source):
 
 def test_used_paths_are_found_in_every_form():
     source = "from tasks.records.artifacts import SFT_DIR, TRACES, PROMPTS, read_rows\nTRACES['sft'], PROMPTS[split]"
-    assert {str(path) for path in used_paths(source)} == {
-        "data/models/sft", "data/metrics/sft.jsonl", *(f"data/validated/prompts/{split}.jsonl" for split in artifacts.SPLITS)
-    }  # fmt: skip
+    prompts = {f"data/validated/prompts/{split}.jsonl" for split in artifacts.SPLITS}
+    assert {str(path) for path in used_paths(source)} == {"data/models/sft", "data/metrics/sft.jsonl", *prompts}

@@ -9,8 +9,8 @@ from tests.support.checkout import make_checkout, plan, processes_in, rlhf, star
 from tests.support.runs import runs_of
 
 TEN_STEPS = list(range(1, 11))
-ACTING = {"demo_data": "demo_data", "validate": "validate", "sft": "sft", "reward": "reward", "ppo": "policy", "evaluate": "evaluate"}  # fmt: skip
-"""Section → stage."""
+ACTING = ("demo_data", "validate", "sft", "reward", "ppo", "evaluate")
+"""Sections of the stages that run."""
 
 
 @pytest.fixture

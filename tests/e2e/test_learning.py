@@ -12,8 +12,8 @@ from rlcore.models import load_causal_lm, load_tokenizer
 from rlcore.ppo import train as train_policy
 from rlcore.reward import RewardModelSource
 from rlcore.reward import train as train_reward
-from rlcore.rollout import stream_seed
 from rlcore.sampling import SamplingParams, generate
+from rlcore.streams import stream_seed
 from rlcore.trl_trainers.sft import train as train_sft
 from tasks.demos import arithmetic
 from tasks.records.parameters import load_parameters

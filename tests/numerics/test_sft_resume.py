@@ -30,22 +30,24 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
-    traces: dict[str, list] = {"whole": [], "resumed": []}
-    sft.train(CONFIG, DATA, tmp_path / "whole", resume_dir=tmp_path / "a", on_metrics=lambda *row: traces["whole"].append(row))
+    whole_trace: list[tuple] = []
+    resumed_trace: list[tuple] = []
+
+    def train(name: str, on_metrics: Callable) -> None:
+        sft.train(CONFIG, DATA, tmp_path / name, resume_dir=tmp_path / f"{name}-steps", on_metrics=on_metrics)
 
     def stop_after_four(step: int, metrics: dict[str, float]) -> None:
         if step == 4:
             raise Stopped
 
+    train("whole", lambda *row: whole_trace.append(row))
     with pytest.raises(Stopped):
-        sft.train(CONFIG, DATA, tmp_path / "resumed", resume_dir=tmp_path / "b", on_metrics=stop_after_four)
+        train("resumed", stop_after_four)
     assert not (tmp_path / "resumed").exists()
-    sft.train(
-        CONFIG, DATA, tmp_path / "resumed", resume_dir=tmp_path / "b", on_metrics=lambda *row: traces["resumed"].append(row)
-    )
+    train("resumed", lambda *row: resumed_trace.append(row))
     whole, resumed = weights_of(tmp_path / "whole"), weights_of(tmp_path / "resumed")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    assert [row for row in traces["whole"] if row[0] > 3] == [row for row in traces["resumed"] if row[0] > 3]
+    assert [row for row in whole_trace if row[0] > 3] == [row for row in resumed_trace if row[0] > 3]
 
 
 def test_a_half_written_checkpoint_is_not_resumed_from(tmp_path: Path):
@@ -53,7 +55,9 @@ def test_a_half_written_checkpoint_is_not_resumed_from(tmp_path: Path):
     half.mkdir(parents=True)
     (half / "trainer_state.json").write_text("{")
     steps = []
-    sft.train(CONFIG, DATA, tmp_path / "model", resume_dir=tmp_path / "b", on_metrics=lambda step, _: steps.append(step))
+    sft.train(
+        CONFIG, DATA, tmp_path / "model", resume_dir=tmp_path / "b", on_metrics=lambda step, _: steps.append(step)
+    )
     assert steps[:3] == [0, 1, 2]
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ DATA_OF = {
     "sft": (["data/validated"], ["data/models/sft"]),
     "reward": (["data/validated", "data/models/sft"], ["data/models/reward"]),
     "policy": (["data/validated", "data/models/sft", "data/models/reward"], ["data/models/policy"]),
-    "evaluate": (["data/models/policy", "data/models/champion"], ["data/metrics/evaluate.json", "data/metrics/figures"]),
-}  # fmt: skip
+    "evaluate": (
+        ["data/models/policy", "data/models/champion"],
+        ["data/metrics/evaluate.json", "data/metrics/figures"],
+    ),
+}
 
 FAKE_REGISTER = """
 import sys, types
@@ -104,10 +108,8 @@ def processes_in(checkout: Path) -> list[str]:
     """Command lines of the processes whose working directory is the checkout."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if (folder / "cwd").resolve() == checkout.resolve() and (state := (folder / "stat").read_text()):
-                if state.rpartition(")")[2].split()[0] != "Z":
-                    found.append((folder / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
+        with suppress(OSError):
+            zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            if (folder / "cwd").resolve() == checkout.resolve() and not zombie:
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
     return found

@@ -34,7 +34,8 @@ def _imports(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 and node.module, "relative imports are not used here"
+            assert node.level == 0, "relative imports are not used here"
+            assert node.module is not None
             yield node.module
             for alias in node.names:
                 yield f"{node.module}.{alias.name}"

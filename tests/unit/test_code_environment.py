@@ -104,8 +104,7 @@ def test_a_test_leaves_the_names_of_the_next_alone():
         ("try:\n    while True: pass\nexcept BaseException: pass", "timeout"),
         ("import time; time.sleep(99)", "timeout"),
         ("x = [0] * 10**10", "memory"),
-        ("x = []\nwhile True: x.append(bytearray(1 << 16))", "memory"),
-        ("x = []\nwhile True: x.append(object())", "memory"),
+        ("x = None\nwhile True: x = [x]", "memory"),
         ("import os; os._exit(0)", "crashed"),
         ("import sys; sys.exit(0)", "failed"),
         ("raise KeyboardInterrupt", "failed"),
@@ -120,7 +119,7 @@ def test_a_test_leaves_the_names_of_the_next_alone():
 )
 def test_hostile_code_ends_within_its_limits(code, status):
     start = time.perf_counter()
-    result = run_code_against_tests(code, ["assert True"], timeout_s=1.5, memory_bytes=1 << 28)
+    result = run_code_against_tests(code, ["assert True"], timeout_s=1.5, memory_bytes=1 << 26)
     assert result.status == status
     assert result.score == float(status == "passed")
     assert time.perf_counter() - start < 3.5

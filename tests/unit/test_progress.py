@@ -93,6 +93,8 @@ def test_whoever_watches_is_found_and_otherwise_lines_are_written():
 
 SUMMARY = {
     "seconds": 100.0,
+    "stage_seconds": 80.0,
+    "import_seconds": 9.0,
     "orchestration_seconds": 20.0,
     "stages": {
         "sft": {"cache_hit": True, "seconds": {}},
@@ -110,6 +112,7 @@ SUMMARY = {
 def test_the_summary_answers_four_questions():
     answers = dict(sections(SUMMARY))
     assert "ran: policy 1 min 20 s" in answers["What happened"]
+    assert "1 min 40 s in all: 1 min 20 s in stages (imports 9 s), 20 s orchestration" in answers["What happened"]
     assert "from the cache: sft" in answers["What happened"]
     assert "params.yaml changed: seed: 0 -> 1" in answers["What happened"]
     assert "gold/policy 0.800  [0.750, 0.850]" in answers["Was it good"]

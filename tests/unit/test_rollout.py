@@ -1,7 +1,7 @@
 """The parts of a rollout that are plain arithmetic."""
 
-
-from rlcore.rollout import choose_prompts, permutation, stream_seed
+from rlcore.rollout import choose_prompts
+from rlcore.streams import permutation, stream_seed
 
 
 def test_prompts_are_taken_from_one_permutation_after_another():

@@ -5,7 +5,16 @@ from types import SimpleNamespace
 import pytest
 from mlflow.exceptions import MlflowException
 
-from tasks.records.tracking import RunLog, flatten, forget_unfinished, remember_unfinished, take_up
+from tasks.records.tracking import (
+    RunLog,
+    Tracker,
+    TrackingFailed,
+    Unfinished,
+    flatten,
+    forget_unfinished,
+    remember_unfinished,
+    unfinished,
+)
 from tasks.records.versioning import StageFacts
 
 
@@ -30,11 +39,16 @@ class Client:
     def log_inputs(self, run_id, datasets):
         self.inputs += [(each.dataset.name, each.dataset.digest) for each in datasets]
 
+    def set_tag(self, run_id, name, value):
+        self.tags[name] = value
+
     def get_metric_history(self, run_id, name):
         return [SimpleNamespace(step=step) for key, step, *_ in self.points if key == name]
 
     def open(self):
-        data = SimpleNamespace(params=dict(self.params), metrics={key: value for key, _, value, _ in self.points})
+        data = SimpleNamespace(
+            tags=self.tags, params=dict(self.params), metrics={key: value for key, _, value, _ in self.points}
+        )
         return RunLog(self, SimpleNamespace(info=SimpleNamespace(run_id="r"), data=data))
 
 
@@ -49,7 +63,12 @@ def test_a_point_is_stored_once_also_after_reopening():
     log.rows([row(2, loss=0.4), row(3, loss=0.3, kl=0.1)])
     log.rows([row(3, loss=0.3, kl=0.1)])
     # Time goes over in milliseconds.
-    assert client.points == [("loss", 1, 0.5, 1001500), ("loss", 2, 0.4, 1002500), ("loss", 3, 0.3, 1003500), ("kl", 3, 0.1, 1003500)]  # fmt: skip
+    assert client.points == [
+        ("loss", 1, 0.5, 1001500),
+        ("loss", 2, 0.4, 1002500),
+        ("loss", 3, 0.3, 1003500),
+        ("kl", 3, 0.1, 1003500),
+    ]
 
 
 def test_many_points_go_in_batches_that_the_server_takes():
@@ -74,7 +93,7 @@ def test_a_changed_setting_of_a_resumed_run_becomes_a_tag():
     client.open().params({"lr": 1e-5, "steps": 3})
     client.open().params({"lr": 5e-6, "steps": 3, "new": None})
     assert client.params == {"lr": "1e-05", "steps": "3", "new": "null"}
-    assert client.tags == {"resumed.lr": "5e-06"}
+    assert client.tags == {"resumed.lr": "5e-06", "pipeline.attempts": "2"}
 
 
 def test_settings_are_flat_and_cut_to_what_fits():
@@ -90,10 +109,23 @@ def test_only_data_are_inputs_with_dvcs_md5_as_digest():
     assert client.inputs == [("data/models/sft", "a" * 32 + ".dir")]
 
 
-def test_an_interrupted_run_is_taken_up_with_the_same_settings_only(tmp_path):
-    assert take_up(tmp_path, {"seed": 0}) is None
-    remember_unfinished(tmp_path, "key", {"seed": 0, "sft": {"learning_rate": 3e-3}})
-    assert take_up(tmp_path, {"seed": 0, "sft": {"learning_rate": 3e-3}}) == "key"
-    assert take_up(tmp_path, {"seed": 1, "sft": {"learning_rate": 3e-3}}) is None
+def test_each_attempt_has_its_own_final_number_and_the_last_one_counts():
+    client = Client()
+    for gold in (0.4, 0.8):
+        client.open().numbers({"gold/policy": gold, "note": "no number", "passed": True})
+    assert [point[:3] for point in client.points] == [("gold/policy", 0, 0.4), ("gold/policy", 1, 0.8)]
+
+
+def test_an_unfinished_run_is_remembered_until_it_is_over(tmp_path):
+    assert unfinished(tmp_path) is None
+    run = Unfinished("key", "flow run", {"seed": 0, "sft": {"learning_rate": 3e-3, "betas": [0.9]}})
+    remember_unfinished(tmp_path, run)
+    assert unfinished(tmp_path) == run
     forget_unfinished(tmp_path)
-    assert take_up(tmp_path, {"seed": 0, "sft": {"learning_rate": 3e-3}}) is None
+    assert unfinished(tmp_path) is None
+
+
+def test_a_tracking_server_that_is_away_is_said_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(TrackingFailed, match="MLflow at http://127.0.0.1:9 does not answer"):
+        Tracker(tmp_path)

@@ -4,11 +4,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import datasets
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.checkpoint import (
     latest_checkpoint,
@@ -101,7 +101,7 @@ class PPOTrainer:
         base_model = load_causal_lm(model if model is not None else config.model_name, device=self.device)
         reference: CausalLM | None = reference_model
         if config.lora is not None:
-            base_model = add_lora(base_model, config.lora)
+            base_model = add_lora(cast(PreTrainedModel, base_model), config.lora)
         elif reference is None:
             reference = frozen_copy(base_model)
         self.model = PPOModel(base_model).to(self.device).eval()

@@ -1,5 +1,6 @@
 """Supervised fine-tuning: only response tokens are targets, and a resumed run ends where the uninterrupted one does."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import datasets

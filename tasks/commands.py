@@ -19,7 +19,7 @@ from rlcore.errors import RLCoreError
 from tasks.progress import Checklist, LineChecklist, LiveChecklist, watched_by
 from tasks.records import artifacts, environment
 from tasks.records.parameters import resolve
-from tasks.records.processes import process_start
+from tasks.records.stage import process_start
 from tasks.report import terminal_table
 from tasks.servers import ServerFailed, answers, mlflow_server, prefect_server, running
 

@@ -83,13 +83,6 @@ def start_ticks(process: int) -> int | None:
         return None
 
 
-def process_start() -> float:
-    """When this process started, in seconds since 1970: its imports happen after that."""
-    ticks = start_ticks(os.getpid()) or 0
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - age
-
-
 @contextmanager
 def held(path: Path, on_wait: Callable[[str], None] = lambda owner: None) -> Iterator[None]:
     """Hold a lock file, after waiting for it. The kernel frees it when its owner dies, however it dies.

@@ -35,7 +35,6 @@ from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.results import TrainResult
 from tasks.records import artifacts
 from tasks.records.parameters import SECTIONS, read_yaml, stage_config
-from tasks.records.processes import process_start
 from tasks.records.trace import TOTAL_STEPS, SampleTrace, Trace, line
 
 DONE, FAILED, CONFIGURATION, TRANSIENT, CANCELLED = 0, 1, 2, 75, 143
@@ -174,6 +173,13 @@ def main(function: Callable[[Config], object], config_class: type[Config], secti
     if error:
         sys.stderr.write(f"{name}: {error}\n")
     sys.exit(code)
+
+
+def process_start() -> float:
+    """When this process started, in seconds since 1970: its imports happen after that."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 def exit_code_of(error: BaseException) -> int:

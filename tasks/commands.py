@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +21,7 @@ from tasks.records import artifacts, environment
 from tasks.records.parameters import resolve
 from tasks.records.stage import process_start
 from tasks.report import terminal_table
-from tasks.servers import ServerFailed, answers, mlflow_server, prefect_server, running
+from tasks.servers import ServerFailed, answers, mlflow_ui, prefect_server, prefect_ui, running
 
 FLOW = "flows.rlhf_pipeline.rlhf_pipeline"
 """The flow as a worker names it. Tasks do not import flows."""
@@ -116,25 +116,28 @@ def _run_flow(
 
 
 def _show_ui(arguments: argparse.Namespace) -> int:
-    """Serve MLflow and Prefect on the state of this checkout until Ctrl-C."""
+    """Serve MLflow and Prefect on the state of this checkout until Ctrl-C; a server of the user's is named instead."""
     root = _enter_checkout()
-    os.environ["PREFECT_UI_ENABLED"] = "true"
-    print("Starting MLflow and Prefect; this takes some seconds.", flush=True)
+    remote = {"MLflow": os.environ["MLFLOW_TRACKING_URI"], "Prefect": os.environ.get("PREFECT_API_URL", "")}
+    start = {"MLflow": mlflow_ui, "Prefect": prefect_ui}
     try:
-        with (
-            _stoppable(),
-            running(mlflow_server(root)) as mlflow,
-            running(prefect_server(root, "prefect-ui", ui=True)) as prefect,
-        ):
-            mlflow.wait()
-            prefect.wait()
-            print(f"MLflow:  http://127.0.0.1:{mlflow.port}\nPrefect: http://127.0.0.1:{prefect.port}", flush=True)
-            print("Ctrl-C stops both.", flush=True)
-            while mlflow.process.poll() is None and prefect.process.poll() is None:
+        with _stoppable(), ExitStack() as stack:
+            theirs = {name: url for name, url in remote.items() if url.startswith("http")}
+            for name, url in theirs.items():
+                print(f"{name}: {url}", flush=True)
+            ours = {name: stack.enter_context(running(start[name](root))) for name in start if name not in theirs}
+            for name, server in ours.items():
+                server.wait()
+                print(f"{name}: http://127.0.0.1:{server.port}", flush=True)
+            print("Ctrl-C stops what was started here.", flush=True)
+            while all(server.process.poll() is None for server in ours.values()) and ours:
                 time.sleep(0.5)
-            raise ServerFailed(f"A server ended by itself. See {mlflow.log} and {prefect.log}.")
+            for server in ours.values():
+                if server.process.poll() is not None:
+                    raise ServerFailed(f"{server.name} ended by itself. See {server.log}.")
     except Stopped:
-        return 0
+        pass
+    return 0
 
 
 def _enter_checkout() -> Path:

@@ -208,10 +208,8 @@ def pipeline_run(params_file: str | None, sets: Sequence[str], force: Sequence[s
     root = artifacts.find_root()
     environment.apply(root)
     checklist = watcher(get_run_logger().info)
-    with (
-        held(root / artifacts.STATE / "pipeline.lock", lambda owner: checklist.note(f"waiting for {owner}")),
-        recording(),
-    ):
+    lock = root / artifacts.STATE / "pipeline.lock"
+    with held(lock, lambda owner: checklist.note(f"waiting for {owner}")), recording():
         resolution = resolve(root / artifacts.PARAMS, Path(params_file) if params_file else None, sets)
         versioning.prepare(root)
         write_parameters(root / artifacts.PARAMS, resolution.changes)
@@ -227,9 +225,7 @@ def pipeline_run(params_file: str | None, sets: Sequence[str], force: Sequence[s
         with _ending(run.log):
             run.log.params(resolution.values)
             run.log.file(root / artifacts.PARAMS)
-            run.log.text(
-                "".join(f"{name}=={version}\n" for name, version in tracking.versions().items()), "versions.txt"
-            )
+            run.log.text("\n".join(tracking.versions()), "versions.txt")
             yield run
         tracking.forget_unfinished(root)
 
@@ -313,7 +309,7 @@ def _take_over(root: Path, tracker: Tracker, settings: dict[str, Any], *, anew: 
 
 def _mark_crashed(flow_run_id: str) -> None:
     """A flow that was killed outright still counts as running in Prefect."""
-    state = Crashed(message="Its process was killed.")
+    state: State[Any] = Crashed(message="Its process was killed.")
     with get_client(sync_client=True) as client:
         try:
             earlier = client.read_flow_run(UUID(flow_run_id))

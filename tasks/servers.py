@@ -72,16 +72,23 @@ class Server:
             self._note.unlink(missing_ok=True)
 
 
-def prefect_server(root: Path, name: str = "prefect-server", *, ui: bool = False) -> Server:
+def prefect_server(root: Path) -> Server:
     """Prefect's API on the state of the environment, on a free port."""
     port = free_port()
-    arguments = ["prefect", "server", "start", "--host", HOST, "--port", str(port), *([] if ui else ["--no-ui"])]
-    return Server(name, root, arguments, port, "/api/health")
+    arguments = ["prefect", "server", "start", "--host", HOST, "--port", str(port), "--no-ui"]
+    return Server("prefect-server", root, arguments, port, "/api/health")
 
 
-def mlflow_server(root: Path) -> Server:
-    """MLflow's UI on the tracking store of the environment, on a free port."""
-    port = free_port()
+def prefect_ui(root: Path) -> Server:
+    """Prefect's UI on the state of the environment; on its usual port, or a free one where that is taken."""
+    port = free_port(4200)
+    arguments = ["prefect", "server", "start", "--host", HOST, "--port", str(port)]
+    return Server("prefect-ui", root, arguments, port, "/api/health")
+
+
+def mlflow_ui(root: Path) -> Server:
+    """MLflow's UI on the tracking store of the environment; on its usual port, or a free one where that is taken."""
+    port = free_port(5000)
     store = os.environ["MLFLOW_TRACKING_URI"]
     arguments = [
         "mlflow",
@@ -95,7 +102,7 @@ def mlflow_server(root: Path) -> Server:
         "--backend-store-uri",
         store,
     ]
-    return Server("mlflow-server", root, arguments, port, "/health")
+    return Server("mlflow-ui", root, arguments, port, "/health")
 
 
 @contextmanager
@@ -107,11 +114,16 @@ def running(server: Server) -> Iterator[Server]:
         server.stop()
 
 
-def free_port() -> int:
-    """A port of this machine that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+def free_port(preferred: int = 0) -> int:
+    """The preferred port of this machine, or another one where somebody uses it."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise ServerFailed(f"No port of {HOST} is free. Stop a server, and run again.")
 
 
 def answers(url: str, timeout: float = 5.0) -> bool:

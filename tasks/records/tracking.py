@@ -225,10 +225,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def versions() -> dict[str, str]:
-    """Every installed distribution with its version, sorted by name."""
-    found = {distribution.name: distribution.version for distribution in metadata.distributions()}
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+def versions() -> list[str]:
+    """Every installed distribution as name==version, sorted."""
+    installed = {f"{distribution.name}=={distribution.version}" for distribution in metadata.distributions()}
+    return sorted(installed, key=str.lower)
 
 
 @dataclass(frozen=True)
@@ -267,8 +267,7 @@ def _unfinished_file(root: Path) -> Path:
 
 
 def _provenance(root: Path) -> dict[str, str]:
-    installed = versions()
-    tags = {f"version.{name}": installed[name] for name in SHOWN_VERSIONS if name in installed}
+    tags = {f"version.{name}": metadata.version(name) for name in SHOWN_VERSIONS}
     commit = commit_of(root)
     return {**tags, **({"mlflow.source.git.commit": commit} if commit else {}), "mlflow.source.type": "JOB"}
 

@@ -1,10 +1,17 @@
 """Whatever ends a run, the next one goes on: one MLflow run for each stage, every point once, nothing left behind."""
 
+import json
+import shutil
 import signal
+from uuid import UUID
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.records.artifacts import STAGES
+from tasks.records.tracking import KEY_TAG
 from tests.support.checkout import make_checkout, plan, processes_in, rlhf, start_rlhf, wait_until
 from tests.support.runs import runs_of
 
@@ -76,10 +83,19 @@ def test_kill_9_of_the_command_leaves_nothing_that_the_next_one_does_not_mend(ch
     process.kill()
     process.communicate(timeout=10)
     assert any("fake_stages.py" in line for line in processes_in(checkout)), "the stage outlives its flow at first"
+    killed = json.loads((checkout / ".rlhf" / "unfinished.json").read_text())["flow_run_id"]
+    assert flow_states(prefect_api, killed) == {"RUNNING", "COMPLETED"}
+    # The code changes before the next run: what the killed one logged belongs to other code, and is not gone on with.
+    with (checkout / "fake_stages.py").open("a") as code:
+        code.write("# changed\n")
     result = rlhf(checkout, "pipeline", "run", api=prefect_api)
     assert result.returncode == 0, result.stdout
     assert processes_in(checkout) == []
-    assert_one_complete_run(checkout)
+    assert flow_states(prefect_api, killed) == {"CRASHED", "COMPLETED"}
+    runs, pipeline = assert_one_complete_run(checkout)
+    replaced = [run for run in runs.runs if run.data.tags[KEY_TAG].endswith("/policy/replaced")]
+    assert [run.info.status for run in replaced] == ["KILLED"]
+    assert "resumed" not in (checkout / ".rlhf" / "logs" / "policy.log").read_text()
 
 
 @pytest.mark.slow
@@ -94,6 +110,28 @@ def test_a_second_run_waits_and_sigterm_frees_the_way(checkout, prefect_api):
     said, _ = second.communicate(timeout=200)
     assert second.returncode == 0, said
     assert_one_complete_run(checkout)
+
+
+def flow_states(api, flow_run_id):
+    """State types of a flow run and its task runs."""
+    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(UUID(flow_run_id))
+        task_runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id])))
+        return {run.state.type.value for run in (flow_run, *task_runs)}
+
+
+@pytest.mark.slow
+def test_a_forced_stage_runs_from_its_beginning_and_data_of_ones_own_skip_the_demo(checkout, prefect_api):
+    assert rlhf(checkout, "pipeline", "run", api=prefect_api).returncode == 0
+    said = rlhf(checkout, "pipeline", "run", "--force", "sft", api=prefect_api).stdout
+    assert "[3/8] sft: done in" in said
+    assert "[4/8] reward: cached in" in said, "the forced stage made the same content"
+    shutil.copytree(checkout / "data" / "raw" / "demo", checkout / "mine")
+    result = rlhf(checkout, "pipeline", "run", "--set", "validate.source=mine", api=prefect_api)
+    assert result.returncode == 0, result.stdout
+    assert "[1/8] demo_data: skipped, the data are your own" in result.stdout
+    assert "[2/8] validate: done in" in result.stdout
+    assert "params.yaml changed: validate.source: 'data/raw/demo' -> 'mine'" in result.stdout
 
 
 @pytest.mark.slow

@@ -1,16 +1,18 @@
 """The whole flow on a temporary Prefect server, with stages that take no time: first run, second run, the record."""
 
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tasks.records import artifacts
 from tasks.records.artifacts import STAGES
-from tests.support.checkout import environment, make_checkout, processes_in, rlhf
+from tests.support.checkout import environment, make_checkout, processes_in, rlhf, start_rlhf
 from tests.support.runs import runs_of
 
 pytestmark = pytest.mark.slow
@@ -116,6 +118,22 @@ def test_git_shows_the_lock_file_alone_and_dvc_is_clean(checkout):
         command, cwd=checkout, env=environment(checkout), capture_output=True, text=True, check=True
     )
     assert "Data and pipelines are up to date." in status.stdout
+
+
+def test_the_ui_command_serves_both_and_ends_with_ctrl_c(checkout, runs):
+    process = start_rlhf(checkout, "ui")
+    addresses = dict(process.stdout.readline().strip().split(": ") for _ in range(2))
+    assert process.stdout.readline().startswith("Ctrl-C")
+    run_id = runs.pipelines()[0].info.run_id
+    artifact = f"{addresses['MLflow']}/get-artifact?path=params.yaml&run_uuid={run_id}"
+    with urllib.request.urlopen(artifact) as response:
+        assert response.read() == (checkout / "params.yaml").read_bytes()
+    with urllib.request.urlopen(addresses["Prefect"]) as response:
+        assert b"<html" in response.read()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert processes_in(checkout) == []
 
 
 def test_prefect_knows_the_graph_and_the_summary(checkout):

@@ -120,21 +120,22 @@ def _show_ui(arguments: argparse.Namespace) -> int:
     root = _enter_checkout()
     remote = {"MLflow": os.environ["MLFLOW_TRACKING_URI"], "Prefect": os.environ.get("PREFECT_API_URL", "")}
     start = {"MLflow": mlflow_ui, "Prefect": prefect_ui}
+    for name in list(start):
+        if remote[name].startswith("http"):
+            print(f"{name}: {remote[name]}", flush=True)
+            del start[name]
     try:
         with _stoppable(), ExitStack() as stack:
-            theirs = {name: url for name, url in remote.items() if url.startswith("http")}
-            for name, url in theirs.items():
-                print(f"{name}: {url}", flush=True)
-            ours = {name: stack.enter_context(running(start[name](root))) for name in start if name not in theirs}
-            for name, server in ours.items():
+            servers = {name: stack.enter_context(running(begin(root))) for name, begin in start.items()}
+            for name, server in servers.items():
                 server.wait()
                 print(f"{name}: http://127.0.0.1:{server.port}", flush=True)
-            print("Ctrl-C stops what was started here.", flush=True)
-            while all(server.process.poll() is None for server in ours.values()) and ours:
+            if servers:
+                print("Ctrl-C stops what was started here.", flush=True)
+            while servers:
                 time.sleep(0.5)
-            for server in ours.values():
-                if server.process.poll() is not None:
-                    raise ServerFailed(f"{server.name} ended by itself. See {server.log}.")
+                for server in servers.values():
+                    server.check()
     except Stopped:
         pass
     return 0
@@ -163,7 +164,7 @@ def _stoppable() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
-        sys.stderr.write("\nStopping; the running stage gets 15 seconds to clean up.\n")
+        sys.stderr.write("\nStopping; this takes some seconds.\n")
         raise Stopped(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

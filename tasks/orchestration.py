@@ -4,7 +4,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from tasks.records.stage import stage_key
 from tasks.records.trace import TraceFollower, last_values
 from tasks.records.tracking import RunLog, Tracker, Unfinished, recording
 from tasks.records.versioning import StageFacts, Transient
+from tasks.register import TAG_LIMIT, Registered
 from tasks.register import register as register_version
 from tasks.report import markdown
 
@@ -39,6 +40,9 @@ RETRIES = 2
 RETRY_DELAY_SECONDS: list[float] = [2, 10]
 FLUSH_SECONDS = 2.0
 """Time between two batches of metrics of a running stage."""
+
+REPORTS = {"validate": artifacts.VALIDATION, "evaluate": artifacts.EVALUATE}
+"""What a stage reports beside its trace."""
 
 logger = logging.getLogger(__name__)
 
@@ -68,58 +72,56 @@ class PipelineRun:
 
     def bring_up_to_date(self, stage: str) -> StageFacts:
         """Run a stage if DVC asks for it, and record it either way."""
-        self.watcher.start(stage)
-        config = self.parameters.of_stage(stage)
-        made = {path: md5 for facts in self.facts.values() for path, md5 in facts.outs.items()}
-        inputs = stage_key(stage, config, self.root, known=made)
-        log = self.tracker.open_run(f"{self.key}/{stage}", stage, self.log, inputs)
-        follower = StageFollower(self.root, stage, log, self.watcher)
-        with _ending(log, follower.flush, lambda why: self.watcher.finish(stage, "failed", why)):
-            log.params(config.model_dump(mode="json"))
-            with accelerator_slot(stage, self.watcher):
-                versioning.reproduce(
-                    stage,
-                    root=self.root,
-                    environment=os.environ,
-                    force=stage in self.forced,
-                    while_running=follower.look,
-                )
-            # What was forced is done: a retry after a later fault must not train again.
-            self.forced -= {stage}
-            self.facts[stage] = self._record(stage, log)
+        with self._watched(stage):
+            config = self.parameters.of_stage(stage)
+            made = {path: md5 for facts in self.facts.values() for path, md5 in facts.outs.items()}
+            inputs = stage_key(stage, config, self.root, known=made)
+            log = self.tracker.open_run(f"{self.key}/{stage}", stage, self.log, inputs)
+            with _ending(log), StageFollower(self.root, stage, log, self.watcher) as follower:
+                log.params(config.model_dump(mode="json"))
+                with accelerator_slot(stage, self.watcher):
+                    versioning.reproduce(
+                        stage,
+                        root=self.root,
+                        environment=os.environ,
+                        force=stage in self.forced,
+                        while_running=follower.look,
+                    )
+                # What was forced is done: a retry after a later fault must not train again.
+                self.forced -= {stage}
+                self.facts[stage] = self._record(stage, log)
         self.watcher.finish(stage, "cached" if self.facts[stage].cache_hit else "done")
         return self.facts[stage]
 
     def decide(self) -> GateReport:
         """Judge the policy by what `evaluate` measured."""
-        self.watcher.start("gate")
-        measured = artifacts.read_json(self.root / artifacts.EVALUATE)
-        report = decide(self.parameters.gate, measured)
-        self.log.numbers(measured)
-        self.log.file(self.root / artifacts.EVALUATE)
-        self.log.file(self.root / artifacts.FIGURES, "figures")
-        self.log.numbers({"gate/passed": int(report.passed)})
-        self.log.tags({f"gate.{reason.rule}"[:250]: str(reason) for reason in report.reasons})
+        with self._watched("gate"):
+            measured = artifacts.read_json(self.root / artifacts.EVALUATE)
+            report = decide(self.parameters.gate, measured)
+            self.log.numbers({**measured, "gate/passed": int(report.passed)})
+            self.log.file(self.root / artifacts.EVALUATE)
+            self.log.file(self.root / artifacts.FIGURES, "figures")
+            self.log.tags({f"gate.{reason.rule}"[:TAG_LIMIT]: str(reason) for reason in report.reasons})
         refusals = ", ".join(reason.rule for reason in report.refusals)
         self.watcher.finish("gate", "done", "passed" if report.passed else f"refused by {refusals}")
         return report
 
-    def register(self, report: GateReport) -> Any:
+    def register(self, report: GateReport) -> Registered:
         """Make the policy a version in the registry."""
-        self.watcher.start("register")
-        version = register_version(
-            self.parameters.register,
-            client=self.tracker.client,
-            run_id=self.log.run_id,
-            facts=self.facts,
-            gate=report,
-            key=self.key,
-            root=self.root,
-        )
+        with self._watched("register"):
+            version = register_version(
+                self.parameters.register,
+                client=self.tracker.client,
+                run_id=self.log.run_id,
+                facts=self.facts,
+                gate=report,
+                key=self.key,
+                root=self.root,
+            )
         self.watcher.finish("register", "done", str(version))
         return version
 
-    def summary(self, report: GateReport, version: Any) -> dict[str, Any]:
+    def summary(self, report: GateReport, version: Registered) -> dict[str, Any]:
         """What happened, as plain values."""
         stage_seconds = sum(facts.seconds.get("wall", 0.0) for facts in self.facts.values())
         seconds = time.time() - self.started
@@ -154,13 +156,28 @@ class PipelineRun:
         log.file(trace)
         if stage in artifacts.SAMPLES:
             log.table(artifacts.read_rows(self.root / artifacts.SAMPLES[stage]), "samples.json")
-        for report in {"validate": [artifacts.VALIDATION], "evaluate": [artifacts.EVALUATE]}.get(stage, []):
-            log.file(self.root / report)
+        if stage in REPORTS:
+            log.file(self.root / REPORTS[stage])
         return replace(facts, metrics=last_values(rows))
+
+    @contextmanager
+    def _watched(self, step: str) -> Iterator[None]:
+        """Show a step as running, and as failed if the block does not come to its end."""
+        self.watcher.start(step)
+        why = "stopped"
+        try:
+            yield
+            why = ""
+        except Exception as error:
+            why = str(error)
+            raise
+        finally:
+            if why:
+                self.watcher.finish(step, "failed", why)
 
 
 class StageFollower:
-    """Shows and logs what a stage process reports, while it runs."""
+    """Shows and logs what a stage process reports, while it runs. At the end of its block it logs what is left."""
 
     def __init__(self, root: Path, stage: str, log: RunLog, watcher: Checklist):
         self._root = root
@@ -170,6 +187,12 @@ class StageFollower:
         self._trace: TraceFollower | None = None
         self._unlogged: list[dict[str, Any]] = []
         self._flushed = time.monotonic()
+
+    def __enter__(self) -> "StageFollower":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._flush()
 
     def look(self) -> None:
         """Take in what was reported since the last look."""
@@ -183,9 +206,9 @@ class StageFollower:
         self._watcher.report(self._stage, rows)
         self._unlogged += rows
         if time.monotonic() - self._flushed >= FLUSH_SECONDS:
-            self.flush()
+            self._flush()
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Log what was taken in. A server that is away does not stop training: the trace stays and is logged later."""
         self._flushed = time.monotonic()
         try:
@@ -276,12 +299,12 @@ def gate(run: PipelineRun, evaluated: StageFacts) -> GateReport:
 
 
 @task(name="register", cache_policy=NO_CACHE)
-def register(run: PipelineRun, report: GateReport) -> Any:
+def register(run: PipelineRun, report: GateReport) -> Registered:
     """The policy as a version in the registry; idempotent by the key of the pipeline run."""
     return run.register(report)
 
 
-def publish(run: PipelineRun, report: GateReport, version: Any) -> dict[str, Any]:
+def publish(run: PipelineRun, report: GateReport, version: Registered) -> dict[str, Any]:
     """The summary of the run, shown in Prefect too."""
     summary = run.summary(report, version)
     create_markdown_artifact(markdown(summary), key="rlhf-summary", description="What happened, and was it good?")
@@ -323,20 +346,14 @@ def _mark_crashed(flow_run_id: str) -> None:
 
 
 @contextmanager
-def _ending(
-    log: RunLog, finally_do: Callable[[], None] = lambda: None, on_failure: Callable[[str], None] = lambda why: None
-) -> Iterator[None]:
+def _ending(log: RunLog) -> Iterator[None]:
     """End a run in MLflow with the status that the block earned."""
     status = "KILLED"
     try:
         yield
         status = "FINISHED"
-    except Exception as error:
+    except Exception:
         status = "FAILED"
-        on_failure(str(error))
         raise
     finally:
-        if status == "KILLED":
-            on_failure("stopped")
-        finally_do()
         log.close(status)

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -30,6 +30,9 @@ SHOWN: dict[str, tuple[str, ...]] = {
 
 LINE_SECONDS = 15.0
 """Time between two lines about a running stage where there is no terminal."""
+
+BAR_WIDTH, TIME_WIDTH = 24, 25
+"""Of the checklist's columns, in characters."""
 
 State = Literal["waiting", "running", "cached", "done", "failed", "skipped"]
 MARKS: dict[State, tuple[str, str]] = {
@@ -179,11 +182,13 @@ class LiveChecklist(Checklist):
         self._note = ""
         super().start(name)
 
-    def table(self) -> Table:
+    def table(self) -> Group:
         """The checklist as it stands."""
-        table = Table.grid(padding=(0, 2))
-        for _ in range(5):
-            table.add_column(no_wrap=True)
+        table = Table.grid(padding=(0, 2), expand=True)
+        # Fixed widths: a long message must not squeeze the names, nor the columns move while numbers change.
+        for width in (1, max(map(len, self.steps)), BAR_WIDTH, TIME_WIDTH):
+            table.add_column(no_wrap=True, width=width)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         for step in self.steps.values():
             mark, style = MARKS[step.state]
             table.add_row(
@@ -193,9 +198,7 @@ class LiveChecklist(Checklist):
                 Text(_time(step), style="dim"),
                 Text(step.detail or step.numbers_text(), style="red" if step.state == "failed" else ""),
             )
-        if self._note:
-            table.add_row("", Text("…", style="cyan"), Text(self._note, style="cyan"))
-        return table
+        return Group(table, Text(self._note, style="cyan"))
 
     def _show(self, text: str) -> None:
         """The table shows events by itself."""
@@ -231,7 +234,7 @@ _WATCHER: ContextVar[Checklist | None] = ContextVar("watcher", default=None)
 
 def _bar(step: Step) -> ProgressBar | Text:
     if step.state == "running" and (share := step.share()) is not None:
-        return ProgressBar(total=1.0, completed=share, width=24)
+        return ProgressBar(total=1.0, completed=share, width=BAR_WIDTH)
     return Text("cached" if step.state == "cached" else "")
 
 

@@ -9,10 +9,24 @@ from rich.text import Text
 from tasks.progress import duration
 
 MEASURES = (
-    "gold/sft", "gold/policy", "number_right/sft", "number_right/policy", "reward/score_mean", "kl/ref_sequence_mean",
-    "reward_model/accuracy", "response/length_mean/policy", "response/eos_fraction/policy",
-)  # fmt: skip
+    "gold/sft",
+    "gold/policy",
+    "number_right/sft",
+    "number_right/policy",
+    "reward/score_mean",
+    "kl/ref_sequence_mean",
+    "reward_model/accuracy",
+    "response/length_mean/policy",
+    "response/eos_fraction/policy",
+    "response/distinct_2/sft",
+    "response/distinct_2/policy",
+    "response/perplexity/sft",
+    "response/perplexity/policy",
+)
 """Measures of `evaluate.json` that the summary shows; as many as there are."""
+
+SHOWN_CHANGES = 3
+"""Changed settings that the summary spells out."""
 
 
 def sections(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -65,7 +79,10 @@ def _happened(summary: Mapping[str, Any]) -> str:
         f"{duration(summary['seconds'])} in all: {duration(summary['stage_seconds'])} in stages "
         f"(imports {duration(summary['import_seconds'])}), {duration(summary['orchestration_seconds'])} orchestration"
     )
-    lines += [f"params.yaml changed: {change}" for change in summary["changed_parameters"]]
+    changes = summary["changed_parameters"]
+    lines += [f"params.yaml changed: {change}" for change in changes[:SHOWN_CHANGES]]
+    if len(changes) > SHOWN_CHANGES:
+        lines.append(f"params.yaml changed: {len(changes) - SHOWN_CHANGES} settings more, see `git diff params.yaml`")
     return "\n".join(lines)
 
 

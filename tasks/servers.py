@@ -1,6 +1,5 @@
 """Servers on this machine for as long as somebody needs them: Prefect's API, MLflow's UI."""
 
-import json
 import os
 import socket
 import subprocess
@@ -14,7 +13,8 @@ from pathlib import Path
 
 from rlcore.errors import RLCoreError
 from tasks.records import artifacts
-from tasks.records.processes import end_group, start_ticks
+from tasks.records.processes import end_group, end_remembered, remember_group
+from tasks.records.stage import TRANSIENT
 
 HOST = "127.0.0.1"
 START_SECONDS = 300.0
@@ -23,6 +23,8 @@ START_SECONDS = 300.0
 
 class ServerFailed(RLCoreError):
     """A server did not start, or does not answer."""
+
+    exit_code = TRANSIENT
 
 
 class Server:
@@ -34,14 +36,14 @@ class Server:
         self.log = root / artifacts.STATE / "logs" / f"{name}.log"
         self._health = f"http://{HOST}:{port}{health}"
         self._note = root / artifacts.STATE / f"{name}.json"
-        self._end_leftover()
+        end_remembered(self._note)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *arguments], cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
-        artifacts.write_json(self._note, {"group": self.process.pid, "start_ticks": start_ticks(self.process.pid)})
+        remember_group(self._note, self.process.pid)
 
     def wait(self) -> None:
         """Until it answers.
@@ -51,25 +53,21 @@ class Server:
         """
         deadline = time.monotonic() + START_SECONDS
         while not answers(self._health):
-            if self.process.poll() is not None:
-                raise ServerFailed(f"{self.name} ended with exit status {self.process.returncode}. See {self.log}.")
+            self.check()
             if time.monotonic() > deadline:
                 raise ServerFailed(f"{self.name} did not answer within {START_SECONDS:.0f} s. See {self.log}.")
             time.sleep(0.1)
+
+    def check(self) -> None:
+        """Raise ServerFailed if it ended by itself."""
+        if self.process.poll() is not None:
+            raise ServerFailed(f"{self.name} ended with exit status {self.process.returncode}. See {self.log}.")
 
     def stop(self) -> None:
         """End the server and what it started."""
         end_group(self.process.pid, grace=10.0)
         self.process.wait()
         self._note.unlink(missing_ok=True)
-
-    def _end_leftover(self) -> None:
-        """A command that was killed outright leaves its server running."""
-        if self._note.exists():
-            note = json.loads(self._note.read_text(encoding="utf-8"))
-            if start_ticks(note["group"]) == note["start_ticks"]:
-                end_group(note["group"])
-            self._note.unlink(missing_ok=True)
 
 
 def prefect_server(root: Path) -> Server:
@@ -127,9 +125,11 @@ def free_port(preferred: int = 0) -> int:
 
 
 def answers(url: str, timeout: float = 5.0) -> bool:
-    """Whether a GET of the address succeeds."""
+    """Whether a server is there and in order; it need not know the page."""
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+        with urllib.request.urlopen(url, timeout=timeout):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code < 500
+    except OSError:
         return False

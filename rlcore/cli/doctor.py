@@ -79,7 +79,12 @@ def _packages() -> Finding:
             continue
         if installed not in requirement.specifier:
             wrong.append(f"{requirement.name} {installed}, expected {requirement.specifier}")
-    return Finding("packages", "; ".join(wrong) or f"{count} as expected", not wrong, "Run `make setup`")
+    return Finding(
+        "packages",
+        "; ".join(wrong) or f"{count} as expected",
+        not wrong,
+        "Run `make demo`, which installs requirements.lock",
+    )
 
 
 def _device() -> str:

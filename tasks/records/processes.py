@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from tasks.records.artifacts import read_json, write_json
+
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 15.0
 """What a stage gets to clean up between SIGTERM and SIGKILL."""
@@ -81,6 +83,22 @@ def start_ticks(process: int) -> int | None:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
         return None
+
+
+def remember_group(note: Path, group: int) -> None:
+    """Note a process group in a file, for whoever has to end it if this process is killed outright."""
+    write_json(note, {"group": group, "start_ticks": start_ticks(group)})
+
+
+def end_remembered(note: Path) -> None:
+    """End the process group that a killed process left, and its note. A process that has the id by now is left alone."""
+    if not note.exists():
+        return
+    left = read_json(note)
+    # A leader that is gone may have left children: their group keeps its id until they are gone too.
+    if start_ticks(left["group"]) in (left["start_ticks"], None):
+        end_group(left["group"])
+    note.unlink()
 
 
 @contextmanager

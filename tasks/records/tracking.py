@@ -22,9 +22,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
-from rlcore.errors import RLCoreError
+from rlcore.errors import ConfigError, DataError, RLCoreError
 from tasks.records import artifacts
 from tasks.records.environment import artifact_location
+from tasks.records.stage import TRANSIENT
 from tasks.records.trace import RESERVED
 from tasks.records.versioning import StageFacts, commit_of
 
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 class TrackingFailed(RLCoreError):
     """MLflow did not take what must not be lost. The stages are done and cached; only their record is missing."""
+
+    exit_code = TRANSIENT
 
 
 class Tracker:
@@ -92,14 +95,24 @@ class Tracker:
         return [run.info.run_id for run in stale]
 
     def champion_md5(self) -> str | None:
-        """The DVC md5 of the champion's checkpoint; None while there is no champion."""
+        """The DVC md5 of the champion's checkpoint; None while there is no champion.
+
+        Raises:
+            ConfigError: the champion is a version that the pipeline did not register.
+        """
         try:
             version = self.client.get_model_version_by_alias(POLICY_MODEL, "champion")
         except MlflowException as error:
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
-        return version.tags.get(f"dvc.{artifacts.POLICY_DIR}.md5")
+        tag = f"dvc.{artifacts.POLICY_DIR}.md5"
+        if tag not in version.tags:
+            raise ConfigError(
+                f"{POLICY_MODEL} version {version.version} is champion but has no tag {tag}: the pipeline did not "
+                "register it. Set the alias `champion` on a version that the pipeline registered."
+            )
+        return str(version.tags[tag])
 
     def run_url(self, run_id: str) -> str:
         """Where a run is shown, below the address of the MLflow UI."""
@@ -247,9 +260,11 @@ class Unfinished:
 
 
 def unfinished(root: Path) -> Unfinished | None:
-    """The pipeline run of this checkout that did not end well; None where there is none."""
-    path = _unfinished_file(root)
-    return Unfinished(**artifacts.read_json(path)) if path.exists() else None
+    """The pipeline run of this checkout that did not end well; None where there is none, or none that can be read."""
+    try:
+        return Unfinished(**artifacts.read_json(_unfinished_file(root)))
+    except (DataError, TypeError):
+        return None
 
 
 def remember_unfinished(root: Path, run: Unfinished) -> None:

@@ -1,6 +1,6 @@
 """DVC: brings a stage up to date in a process group of its own, says what went in and out, brings versions back.
 
-Only this module knows DVC. It is imported late, because it is needed by few calls.
+Only this module knows DVC and git. DVC itself is imported late: most calls do without.
 """
 
 import json
@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any
 from rlcore.errors import DataError, RLCoreError
 from tasks.records import artifacts
 from tasks.records.parameters import read_yaml
-from tasks.records.processes import end_group, run_group, start_ticks
+from tasks.records.processes import end_remembered, remember_group, run_group
 from tasks.records.stage import CONFIGURATION, DONE, FAILED, TRANSIENT
 
 LOCK_FILE = Path("dvc.lock")
@@ -74,14 +75,9 @@ def prepare(root: Path) -> None:
 
     Call it with the pipeline's lock held.
     """
-    _end_leftover(root)
+    end_remembered(root / _LEFTOVER)
     local = root / ".dvc" / "config.local"
-    git = (
-        subprocess.run(["git", "rev-parse", "--git-dir"], cwd=root, capture_output=True, check=False)
-        if (shutil.which("git"))
-        else None
-    )
-    no_git = git is None or git.returncode != 0
+    no_git = not _git(root, "rev-parse", "--git-dir")
     text = local.read_text(encoding="utf-8") if local.exists() else ""
     without = re.sub(r"^\[core\]\n\s*no_scm = true\n", "", text, flags=re.MULTILINE)
     wanted = ("[core]\n    no_scm = true\n" if no_git else "") + without
@@ -116,6 +112,7 @@ def reproduce(
         log.unlink()
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), stage]
     with log.open("ab") as output:
+        output.write(f"\n== {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command[2:])}\n".encode())
         begin = output.tell()
         try:
             status = run_group(
@@ -123,7 +120,7 @@ def reproduce(
                 cwd=root,
                 environment=_environment(environment),
                 output=output,
-                on_start=lambda group: _remember(root, group),
+                on_start=lambda group: remember_group(root / _LEFTOVER, group),
                 while_running=while_running,
             )
         finally:
@@ -150,7 +147,9 @@ def facts(stage: str, root: Path) -> StageFacts:
         raise DataError(f"{LOCK_FILE}: no stage {stage!r}. Run the pipeline, or `dvc repro {stage}`.")
     note = _exit_note(root, stage)
     seconds = {name: note[f"{name}_seconds"] for name in ("wall", "cpu", "import")} if note else {}
-    deps, outs = ({entry["path"]: entry["md5"] for entry in locked.get(kind, [])} for kind in ("deps", "outs"))
+    deps, outs = (
+        {entry["path"]: entry["md5"] for entry in locked.get(kind, []) if "md5" in entry} for kind in ("deps", "outs")
+    )
     return StageFacts(stage, deps, outs, cache_hit=note is None, seconds=seconds)
 
 
@@ -238,22 +237,6 @@ def _failure(stage: str, said: str, note: Mapping[str, Any] | None) -> StageFail
         return Transient(f"{stage}: its process was killed, perhaps for want of memory. See {log}.")
     last = next((line for line in reversed(said.splitlines()) if re.match(r"\w*(Error|Exception)\b", line)), "")
     return StageFailed(f"{stage}: could not start. {last} The stack trace is in {log}.".replace("  ", " "))
-
-
-def _remember(root: Path, group: int) -> None:
-    artifacts.write_json(root / _LEFTOVER, {"group": group, "start_ticks": start_ticks(group)})
-
-
-def _end_leftover(root: Path) -> None:
-    """A flow that was killed outright leaves its stage running: end it, or two would write the same outputs."""
-    try:
-        note = json.loads((root / _LEFTOVER).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return
-    if start_ticks(note["group"]) in (note["start_ticks"], None):
-        # The leader may be gone while its children live on; the kernel gives its id to nobody until they are gone too.
-        end_group(note["group"])
-    (root / _LEFTOVER).unlink(missing_ok=True)
 
 
 def _cache_with(md5: str, root: Path) -> Path:

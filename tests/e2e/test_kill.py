@@ -168,5 +168,5 @@ def test_faulty_settings_end_before_anything_starts(checkout):
 def test_a_prefect_server_that_is_away_is_one_line(checkout):
     result = rlhf(checkout, "pipeline", "run", api="http://127.0.0.1:9/api")
     assert "Prefect at http://127.0.0.1:9/api does not answer. Start it, or unset PREFECT_API_URL." in result.stdout
-    assert result.returncode == 2
+    assert result.returncode == 75
     assert "Traceback" not in result.stdout

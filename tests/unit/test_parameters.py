@@ -45,6 +45,7 @@ def test_a_set_goes_over_a_file_which_goes_over_the_base(params, tmp_path):
 
 
 def test_unchanged_settings_leave_the_bytes(params):
+    edit(params, "  max_steps: 1000", "  max_steps:    1000   # as written by hand")
     before = params.read_bytes()
     resolution = resolve(params, None, ["sft.learning_rate=3e-3", "seed=0"])
     assert resolution.changes == ()

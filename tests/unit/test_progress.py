@@ -65,7 +65,7 @@ def test_the_table_shows_every_state(clock):
     checklist.start("demo_data")
     checklist.finish("demo_data", "cached")
     checklist.start("validate")
-    checklist.finish("validate", "failed", "rows 3 and 4 are empty")
+    checklist.finish("validate", "failed", "rows 3 and 4 are empty " + "and so on " * 20)
     checklist.start("sft")
     checklist.report(
         "sft", [{"step": 0, "time": 1000.0, "progress/total_steps": 4}, row(1, 1000.0, **{"sft/loss": 2.5})]
@@ -78,6 +78,7 @@ def test_the_table_shows_every_state(clock):
     assert "rows 3 and 4 are empty" in lines[1]
     assert "sft/loss 2.5" in lines[2]
     assert "·" in lines[3]
+    assert [line.split()[1] for line in lines[:8]] == list(progress.STEPS)
     assert "waiting for the accelerator" in lines[8]
 
 

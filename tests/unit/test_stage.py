@@ -130,6 +130,9 @@ def test_an_interrupted_stage_resumes_and_a_finished_one_begins_anew(checkout):
     assert artifacts.SAMPLES["sft"].read_text() == ""
     with stage("sft", config) as run:
         assert not (run.resume_dir / "state").exists()
+        run.log(2, {"loss": 0.4})
+        run.finish()
+    assert steps(artifacts.TRACES["sft"]) == [2]
 
 
 def test_samples_of_a_step_are_kept_once(checkout):

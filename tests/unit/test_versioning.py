@@ -79,6 +79,10 @@ def added(tmp_path_factory):
     model = root / "data" / "model"
     (model / "deep").mkdir(parents=True)
     (model / "config.json").write_text("{}")
+    # Names whose order differs by name and by folder.
+    (model / "deep-er").mkdir()
+    (model / "deep-er" / "b").write_text("b")
+    (model / "z").write_text("z")
     (model / "deep" / "weights").write_bytes(bytes(1000))
     environment = {**os.environ, "DVC_SITE_CACHE_DIR": str(root / "site"), "DVC_NO_ANALYTICS": "1"}
     subprocess.run([sys.executable, "-m", "dvc", "add", "-q", "data/model"], cwd=root, env=environment, check=True)

@@ -18,7 +18,7 @@ demo: $(INSTALLED)  ## the whole pipeline on the embedded data; finished stages 
 	$(BIN)/rlhf pipeline run
 
 test: $(INSTALLED) lint  ## style, types, layers and all tests
-	$(BIN)/python -m pytest -q --durations=15
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations=15
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -30,6 +30,8 @@ def embedded(root: Path) -> dict[str, str]:
         "DO_NOT_TRACK": "true",
         "MLFLOW_TRACKING_URI": f"sqlite:///{state / 'mlflow.db'}",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         # A proxy is for the world outside, not for the servers of this machine.
         "NO_PROXY": "127.0.0.1,localhost",
         "DVC_NO_ANALYTICS": "1",

@@ -91,7 +91,7 @@ def remember_group(note: Path, group: int) -> None:
 
 
 def end_remembered(note: Path) -> None:
-    """End the process group that a killed process left, and its note. A process that has the id by now is left alone."""
+    """End the process group that a killed process left, and its note. A later process with its id is left alone."""
     if not note.exists():
         return
     left = read_json(note)

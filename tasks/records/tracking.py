@@ -5,7 +5,6 @@ interface keeps its active run for each thread apart. Import it late; it takes s
 """
 
 import json
-import logging
 import os
 import socket
 import time
@@ -41,8 +40,6 @@ BATCH = 1000
 """Most metrics of one request."""
 SHOWN_VERSIONS = ("torch", "transformers", "trl", "prefect", "mlflow", "dvc", "rlhf-pipeline")
 
-logger = logging.getLogger(__name__)
-
 
 class TrackingFailed(RLCoreError):
     """MLflow did not take what must not be lost. The stages are done and cached; only their record is missing."""
@@ -57,7 +54,6 @@ class Tracker:
         self.root = root
         self.uri = os.environ["MLFLOW_TRACKING_URI"]
         self._owner = {CHECKOUT_TAG: f"{socket.gethostname()}:{root}".replace("'", "_")}
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         _look_for_server(self.uri)
         self.client = MlflowClient(self.uri)
         with recording():

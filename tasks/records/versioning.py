@@ -113,6 +113,7 @@ def reproduce(
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), stage]
     with log.open("ab") as output:
         output.write(f"\n== {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command[2:])}\n".encode())
+        output.flush()
         begin = output.tell()
         try:
             status = run_group(

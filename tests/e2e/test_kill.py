@@ -123,14 +123,14 @@ def flow_states(api, flow_run_id):
 @pytest.mark.slow
 def test_a_forced_stage_runs_from_its_beginning_and_data_of_ones_own_skip_the_demo(checkout, prefect_api):
     assert rlhf(checkout, "pipeline", "run", api=prefect_api).returncode == 0
-    said = rlhf(checkout, "pipeline", "run", "--force", "sft", api=prefect_api).stdout
-    assert "[3/8] sft: done in" in said
-    assert "[4/8] reward: cached in" in said, "the forced stage made the same content"
     shutil.copytree(checkout / "data" / "raw" / "demo", checkout / "mine")
-    result = rlhf(checkout, "pipeline", "run", "--set", "validate.source=mine", api=prefect_api)
+    arguments = ("--set", "validate.source=mine", "--force", "sft")
+    result = rlhf(checkout, "pipeline", "run", *arguments, api=prefect_api)
     assert result.returncode == 0, result.stdout
     assert "[1/8] demo_data: skipped, the data are your own" in result.stdout
     assert "[2/8] validate: done in" in result.stdout
+    assert "[3/8] sft: done in" in result.stdout
+    assert "[4/8] reward: cached in" in result.stdout, "the forced stage made the same content"
     assert "params.yaml changed: validate.source: 'data/raw/demo' -> 'mine'" in result.stdout
 
 

@@ -14,9 +14,7 @@ def train_reward(config: RewardModelConfig) -> None:
         splits = {split: datasets.Dataset.from_list(read_rows(PREFERENCES[split])) for split in ("train", "validation")}
         data = datasets.DatasetDict({split: rows for split, rows in splits.items() if len(rows)})
         train = trainer_for("reward")
-        run.finish(
-            train(config, data, REWARD_DIR, reference=SFT_DIR, resume_dir=run.resume_dir, on_metrics=run.log)
-        )
+        run.finish(train(config, data, REWARD_DIR, reference=SFT_DIR, resume_dir=run.resume_dir, on_metrics=run.log))
 
 
 if __name__ == "__main__":

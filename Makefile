@@ -34,7 +34,7 @@ lock: $(INSTALLED)  ## write requirements.lock from what is installed
 	@mv requirements.lock.new requirements.lock
 
 clean:  ## remove the environment and everything that the pipeline made
-	rm -rf $(VENV) .rlhf .dvc/cache .dvc/tmp data/raw data/validated data/models data/metrics
+	rm -rf $(VENV) .rlhf .dvc/cache .dvc/tmp data/raw/demo data/validated data/models data/metrics
 
 # torch comes first and by itself: only its exact version finds the build that fits this machine.
 $(INSTALLED): requirements.lock pyproject.toml

@@ -1,4 +1,4 @@
-"""Preference fine-tuning of language models: PPO, reward models, sampling, checkpoints.
+"""Preference fine-tuning of language models: PPO, DPO, reward models, environments, sampling, checkpoints.
 
 Names load on first use, so that `from rlcore import PPOConfig` loads no torch.
 """
@@ -8,7 +8,29 @@ from typing import Any
 
 _HOMES = {
     "rlcore.backends": ("trainer_for",),
-    "rlcore.configs": ("PPOConfig", "RewardModelConfig", "SFTConfig"),
+    "rlcore.configs": ("DPOConfig", "PPOConfig", "RewardModelConfig", "SFTConfig"),
+    "rlcore.dpo": ("DPOTrainer", "PreferenceDataset"),
+    "rlcore.environments": (
+        "CodeResult",
+        "ENVIRONMENTS",
+        "EnvironmentReward",
+        "EpisodeEnvironment",
+        "MultiObjectiveRewardEnv",
+        "Observation",
+        "PreferenceComparisonEnv",
+        "RLEnvironment",
+        "StepResult",
+        "TextGenerationEnv",
+        "Trajectory",
+        "create_code_generation_env",
+        "create_math_problem_env",
+        "environment_named",
+        "load_episode_environment",
+        "passed_tests",
+        "play",
+        "preference_by_score",
+        "run_code_against_tests",
+    ),
     "rlcore.errors": ("CheckpointError", "ConfigError", "DataError", "RLCoreError", "TrainingDiverged"),
     "rlcore.forward_backward": (
         "AsyncTrainingClient",
@@ -22,6 +44,23 @@ _HOMES = {
     "rlcore.ppo": ("PPOTrainer",),
     "rlcore.results": ("RewardSource", "TrainResult"),
     "rlcore.reward": ("RewardModel", "RewardModelSource"),
+    "rlcore.reward_functions": (
+        "REWARD_FUNCTIONS",
+        "answer_value",
+        "answers_equal",
+        "as_reward_source",
+        "checked_number",
+        "checked_scores",
+        "checked_weights",
+        "correctness",
+        "formatting_score",
+        "imported_object",
+        "length_penalty_score",
+        "length_score",
+        "reward_function_named",
+        "states_answer",
+        "weighted_sum",
+    ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

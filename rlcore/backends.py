@@ -1,4 +1,4 @@
-"""The one place that chooses which trainer runs a stage."""
+"""The one place that knows which trainer runs a stage."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -7,21 +7,20 @@ from rlcore.errors import ConfigError
 from rlcore.results import TrainResult
 
 TRAINERS = {
-    ("sft", "trl"): "rlcore.trl_trainers.sft",
-    ("reward", "own"): "rlcore.reward",
-    ("ppo", "own"): "rlcore.ppo",
+    "sft": "rlcore.trl_trainers.sft",
+    "reward": "rlcore.reward",
+    "ppo": "rlcore.ppo",
+    "dpo": "rlcore.dpo",
 }
-DEFAULT_BACKENDS = {"sft": "trl", "reward": "own", "ppo": "own"}
+"""The module whose `train` runs a stage."""
 
 
-def trainer_for(stage: str, backend: str | None = None) -> Callable[..., TrainResult]:
-    """The train function of a stage, from the named backend or the stage's default one.
+def trainer_for(stage: str) -> Callable[..., TrainResult]:
+    """The train function of a stage.
 
     Raises:
         ConfigError: there is no such trainer.
     """
-    key = (stage, backend or DEFAULT_BACKENDS.get(stage, ""))
-    if key not in TRAINERS:
-        known = ", ".join(f"{name} ({backend})" for name, backend in TRAINERS)
-        raise ConfigError(f"Found stage {stage!r} with backend {backend!r}, expected one of: {known}.")
-    return import_module(TRAINERS[key]).train
+    if stage not in TRAINERS:
+        raise ConfigError(f"Found stage {stage!r}, expected one of: {', '.join(TRAINERS)}. Correct the name.")
+    return import_module(TRAINERS[stage]).train

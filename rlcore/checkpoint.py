@@ -10,15 +10,13 @@ import hashlib
 import json
 import logging
 import os
-import random
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -244,32 +242,6 @@ def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Ten
         (entries if kind == "state" else groups)[int(index)][key] = tensor.clone()
     _refuse_other_shapes(optimizer, entries)
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
-
-
-def pack_rng() -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """State of the global generators of python, numpy, torch and every GPU, as tensors and JSON."""
-    version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = cast("tuple[str, Any, int, int, float]", numpy.random.get_state())
-    tensors = {
-        "python": torch.tensor(words, dtype=torch.int64),
-        "numpy": torch.from_numpy(keys.astype(numpy.int64)),
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available():
-        tensors |= {f"cuda.{index}": generator for index, generator in enumerate(torch.cuda.get_rng_state_all())}
-    return tensors, {"python": [version, gauss], "numpy": [name, position, has_gauss, cached]}
-
-
-def unpack_rng(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Put the generators back where `pack_rng` found them. A GPU without a saved state keeps its own."""
-    version, gauss = state["python"]
-    random.setstate((version, tuple(tensors["python"].tolist()), gauss))
-    name, position, has_gauss, cached = state["numpy"]
-    numpy.random.set_state((name, tensors["numpy"].numpy().astype(numpy.uint32), position, has_gauss, cached))
-    torch.set_rng_state(tensors["torch"])
-    for index in range(torch.cuda.device_count()):
-        if f"cuda.{index}" in tensors:
-            torch.cuda.set_rng_state(tensors[f"cuda.{index}"], index)
 
 
 def _refuse_bad_arguments(step: int, tensors: Mapping[str, Mapping[str, Tensor]], max_kept: int) -> None:

@@ -4,12 +4,9 @@
 fail. Importing this module loads neither torch nor transformers.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from rlcore.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class StageConfig(BaseModel):
@@ -57,8 +54,6 @@ class LoraConfig(BaseModel):
     """Rank of the update of each weight matrix."""
     alpha: float = Field(32, gt=0)
     """Scale: the update is multiplied by alpha / rank."""
-    dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout in front of the adapters while training."""
     target_modules: str | tuple[str, ...] = "all-linear"
     """Module names to adapt, or "all-linear" for every linear layer but the output layer."""
 
@@ -323,8 +318,6 @@ class DPOConfig(StageConfig):
                 f"max_prompt_length={self.max_prompt_length} leaves no token for the response in "
                 f"max_length={self.max_length}"
             )
-        if self.lora is not None and self.lora.dropout:
-            raise ValueError(f"lora.dropout={self.lora.dropout}: trained without dropout; set it to 0")
         return self
 
 
@@ -348,14 +341,20 @@ class EvaluateConfig(StageConfig):
 
 
 class GateConfig(StageConfig):
-    """Conditions under which a policy becomes the challenger. A null condition is not checked."""
+    """Conditions under which a policy becomes the challenger. A null condition is not checked.
 
-    min_gain: dict[str, float] = {"gold": 0.10, "number_right": 0.15}
-    """Least gain over the champion, or over SFT while there is none; the lower end of the interval must be above 0."""
+    Where `evaluate.gold` is null nothing measures gold: set min_gain to {win: 0}, the paired comparison by the reward
+    model, and max_drop_from_best to null.
+    """
+
+    min_gain: dict[str, float] = {"gold": 0.10}
+    """Least gain over the champion, or over SFT while there is none; the lower end of the interval must be above 0.
+    Keys: what the checker measures, `win` (share of answers that are better less share that are worse), and
+    `reward/score_mean`."""
     max_kl_sequence: float | None = Field(2.0, gt=0)
     """Largest KL to the reference, in nats per response."""
     max_drop_from_best: float | None = Field(0.05, ge=0)
-    """Largest loss of gold against the best validation measure of the run."""
+    """Largest loss of gold against the best validation measure of the run; needs a checker that measures `gold`."""
     min_length_ratio: float | None = Field(0.8, gt=0)
     """Least mean response length, as a share of SFT's."""
     max_length_ratio: float | None = Field(1.3, gt=0)
@@ -375,30 +374,3 @@ class RegisterConfig(StageConfig):
 
     copy_limit: int = Field(1 << 30, ge=0)
     """Checkpoints up to this size, in bytes, are copied into the registry; of larger ones it keeps the DVC md5."""
-
-
-def build_config(config_class: type[StageConfig], section: str, values: object) -> StageConfig:
-    """A stage's config from the mapping under its section of a parameter file.
-
-    Raises:
-        ConfigError: the section is missing or not a mapping, a key is unknown, or a value is out of range. One line for
-            each fault, with the key, what was found and what was expected.
-    """
-    if not isinstance(values, dict):
-        found = "nothing" if values is None else f"{type(values).__name__} {values!r}"
-        raise ConfigError(
-            f"Section {section!r}: found {found}, expected a mapping of settings. Add `{section}:` to the file."
-        )
-    try:
-        return config_class.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError("\n".join(_describe(section, fault, config_class) for fault in error.errors())) from None
-
-
-def _describe(section: str, fault: Mapping[str, Any], config_class: type[StageConfig]) -> str:
-    key = ".".join([section, *(str(part) for part in fault["loc"])])
-    if fault["type"] == "extra_forbidden":
-        return f"{key}: unknown key. Known keys: {', '.join(config_class.model_fields)}."
-    if fault["type"] == "missing":
-        return f"{key}: missing. Add it to the file."
-    return f"{key}: found {fault['input']!r}. {fault['msg']}."

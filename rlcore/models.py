@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from rlcore.batches import Sequences
 from rlcore.configs import LoraConfig
 from rlcore.errors import CheckpointError, ConfigError
-from rlcore.functional.logprobs import response_logprobs_and_entropy
+from rlcore.functional.logprobs import response_logprobs_and_detached_entropy, response_logprobs_and_entropy
+from rlcore.functional.masking import position_ids_from
 
 CausalLM = PreTrainedModel | peft.PeftModel
 Module = TypeVar("Module", bound=nn.Module)
@@ -88,7 +89,7 @@ class TrunkAndHead:
         may be padded on the left; padding on the right changes nothing before it.
         """
         if attention_mask is not None and "position_ids" in self.arguments and "position_ids" not in arguments:
-            arguments["position_ids"] = position_ids(attention_mask)
+            arguments["position_ids"] = position_ids_from(attention_mask)
         return cast(Tensor, self.trunk(input_ids=input_ids, attention_mask=attention_mask, **arguments)[0])
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -114,10 +115,10 @@ class PPOModel(nn.Module):
     def __init__(self, base_model: CausalLM):
         super().__init__()
         self.base_model = base_model
-        parts = TrunkAndHead(base_model)
-        _check_parts(base_model, parts)
-        self.hidden_size: int = parts.head.weight.shape[-1]
-        self.value_head = ValueHead(self.hidden_size).to(parts.head.weight.device)
+        require_separable(base_model)
+        head = TrunkAndHead(base_model).head
+        self.hidden_size: int = head.weight.shape[-1]
+        self.value_head = ValueHead(self.hidden_size).to(head.weight.device)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, return_value: bool = False
@@ -134,13 +135,11 @@ class PPOModel(nn.Module):
         Raises:
             ConfigError: temperature is not above 0.
         """
-        states = self._states(sequences)
-        logprobs, entropy = response_logprobs_and_entropy(
-            states, TrunkAndHead(self.base_model).logits, sequences.response_ids, temperature=temperature
-        )
-        mask = sequences.response_mask
-        values = self.value_head(states[:, :-1])
-        return ResponseOutputs(logprobs.where(mask, 0.0), entropy.where(mask, 0.0), values.where(mask, 0.0))
+        return self._measured(response_logprobs_and_entropy, sequences, temperature)
+
+    def response_outputs_with_detached_entropy(self, sequences: Sequences, temperature: float) -> ResponseOutputs:
+        """As response_outputs, the entropy without gradient: a metric keeps no memory for the backward pass."""
+        return self._measured(response_logprobs_and_detached_entropy, sequences, temperature)
 
     def response_values(self, sequences: Sequences) -> Tensor:
         """Values [B, T] before each response token, 0 on padding, with gradient for the value head alone."""
@@ -154,6 +153,16 @@ class PPOModel(nn.Module):
         states = self._states(sequences)
         lengths = sequences.response_mask.sum(dim=1)
         return cast(Tensor, self.value_head(states[torch.arange(len(lengths), device=lengths.device), lengths]))
+
+    def _measured(
+        self, measure: Callable[..., tuple[Tensor, Tensor]], sequences: Sequences, temperature: float
+    ) -> ResponseOutputs:
+        states = self._states(sequences)
+        logits = TrunkAndHead(self.base_model).logits
+        logprobs, entropy = measure(states, logits, sequences.response_ids, temperature=temperature)
+        mask = sequences.response_mask
+        values = self.value_head(states[:, :-1])
+        return ResponseOutputs(logprobs.where(mask, 0.0), entropy.where(mask, 0.0), values.where(mask, 0.0))
 
     def _states(self, sequences: Sequences) -> Tensor:
         """Hidden states [B, 1 + T, H] at the last prompt token and at each response token.
@@ -174,9 +183,12 @@ class PPOModel(nn.Module):
         return hidden.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, -1)
 
 
-def position_ids(attention_mask: Tensor) -> Tensor:
-    """Positions [B, L] that count the real tokens from 0; padding in front gets 0."""
-    return (attention_mask.cumsum(dim=-1) - 1).clamp(min=0)
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Global random numbers of this seed inside, on every device; the caller's own stream goes on afterwards."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -280,7 +292,6 @@ def add_lora(model: PreTrainedModel, config: LoraConfig) -> peft.PeftModel:
         task_type="CAUSAL_LM",
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]  # fractions work
-        lora_dropout=config.dropout,
         target_modules=targets,
     )
     try:
@@ -320,7 +331,42 @@ def without_wrapper(model: CausalLM) -> PreTrainedModel:
     return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, peft.PeftModel) else model
 
 
-def _check_parts(model: CausalLM, parts: TrunkAndHead) -> None:
+def context_length(model: CausalLM) -> int | None:
+    """Tokens that the model reads at most; None where its config names no limit."""
+    return getattr(without_wrapper(model).config.get_text_config(), "max_position_embeddings", None)
+
+
+def vocabulary_size(model: CausalLM) -> int:
+    """Tokens that the model has an embedding for."""
+    return cast(nn.Embedding, without_wrapper(model).get_input_embeddings()).num_embeddings
+
+
+def frozen_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Weights that take no gradient: all of a reference, those under the adapters of a policy."""
+    return ((name, weight) for name, weight in model.named_parameters() if not weight.requires_grad)
+
+
+def require_same_vocabulary(model: CausalLM, reference: CausalLM) -> None:
+    """Let a reference pass that knows as many tokens as the policy.
+
+    Raises:
+        ConfigError: it knows more or fewer.
+    """
+    sizes = vocabulary_size(model), vocabulary_size(reference)
+    if sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"Found {sizes[0]} tokens in the policy's vocabulary and {sizes[1]} in the reference's, expected the same "
+            "tokens. Use a reference with the policy's tokenizer."
+        )
+
+
+def require_separable(model: CausalLM) -> None:
+    """Refuse a model whose logits come out differently when decoder and output layer are called apart.
+
+    Raises:
+        ConfigError: they do, or it has no decoder or no output layer of its own.
+    """
+    parts = TrunkAndHead(model)
     ids = torch.tensor([[1, 2]], device=parts.head.weight.device)
     with torch.no_grad(), evaluation_mode(model):
         whole = model(input_ids=ids).logits

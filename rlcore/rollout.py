@@ -4,7 +4,6 @@ Everything random is keyed by (seed, purpose, iteration, row), so a resumed run 
 have drawn, and a response does not depend on which others are sampled beside it.
 """
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,13 @@ from rlcore.forward_backward import AsyncTrainingClient
 from rlcore.functional.kl import k1
 from rlcore.models import PPOModel
 from rlcore.results import RewardSource
+from rlcore.reward_functions import checked_scores
 from rlcore.sampling import Samples, SamplingParams, generate
 from rlcore.streams import permutation
 
 
 @dataclass(frozen=True)
-class Prompt:
+class EncodedPrompt:
     """A prompt ready to be sampled from: its text, its tokens and the other columns of its row."""
 
     text: str
@@ -48,7 +48,7 @@ class Rollout:
         seconds: wall time of each part.
     """
 
-    prompts: list[Prompt]
+    prompts: list[EncodedPrompt]
     responses: list[str]
     sequences: Sequences
     old_logprobs: Tensor
@@ -76,7 +76,7 @@ class Rollout:
         return int(self.response_mask.sum())
 
 
-def encode_prompts(rows: Sequence[str | Mapping[str, Any]], chat: ChatFormat, max_length: int) -> list[Prompt]:
+def encode_prompts(rows: Sequence[str | Mapping[str, Any]], chat: ChatFormat, max_length: int) -> list[EncodedPrompt]:
     """Tokenise prompts once. A prompt of more than max_length tokens loses its beginning, a leading BOS stays.
 
     Args:
@@ -90,12 +90,12 @@ def encode_prompts(rows: Sequence[str | Mapping[str, Any]], chat: ChatFormat, ma
     return [_encode_prompt(index, row, chat, max_length) for index, row in enumerate(rows)]
 
 
-def _encode_prompt(index: int, row: str | Mapping[str, Any], chat: ChatFormat, max_length: int) -> Prompt:
+def _encode_prompt(index: int, row: str | Mapping[str, Any], chat: ChatFormat, max_length: int) -> EncodedPrompt:
     columns = {"prompt": row} if isinstance(row, str) else dict(row)
     text = columns.pop("prompt", None)
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"Prompt {index}: found {text!r}, expected a text that is not empty. Drop or mend that row.")
-    return Prompt(text, chat.cut_prompt(chat.encode_prompt(text), max_length), columns)
+    return EncodedPrompt(text, chat.cut_prompt(chat.encode_prompt(text), max_length), columns)
 
 
 def choose_prompts(count: int, batch_size: int, iteration: int, seed: int) -> list[int]:
@@ -114,7 +114,7 @@ def choose_prompts(count: int, batch_size: int, iteration: int, seed: int) -> li
 def collect(
     client: AsyncTrainingClient,
     chat: ChatFormat,
-    prompts: list[Prompt],
+    prompts: list[EncodedPrompt],
     reward: RewardSource,
     params: SamplingParams,
     *,
@@ -141,10 +141,7 @@ def collect(
         after_last = client.evaluate(lambda model: policy_of(model).bootstrap_values(sequences)).result()
         bootstrap_values = after_last.where(samples.truncated, 0.0)
     measured = time.perf_counter()
-    responses = [
-        chat.decode_response(ids[mask].tolist())
-        for ids, mask in zip(samples.response_ids, samples.response_mask, strict=True)
-    ]
+    responses = [chat.decode_response(ids) for ids in samples.response_lists()]
     scores = score_responses(reward, prompts, responses).to(ref_logprobs.device)
     if missing_eos_score is not None:
         scores = scores.masked_fill(samples.truncated, missing_eos_score)
@@ -166,7 +163,7 @@ def collect(
 
 
 def _sample(
-    model: nn.Module, chat: ChatFormat, prompts: list[Prompt], params: SamplingParams, seeds: Sequence[int]
+    model: nn.Module, chat: ChatFormat, prompts: list[EncodedPrompt], params: SamplingParams, seeds: Sequence[int]
 ) -> Samples:
     policy = policy_of(model)
     return generate(
@@ -185,22 +182,15 @@ def policy_of(model: nn.Module) -> PPOModel:
     return cast(PPOModel, model)
 
 
-def score_responses(reward: RewardSource, prompts: list[Prompt], responses: list[str]) -> Tensor:
+def score_responses(reward: RewardSource, prompts: list[EncodedPrompt], responses: list[str]) -> Tensor:
     """Ask the reward source and check what it says: float32 [B], one finite score for each response.
 
     Raises:
-        DataError: wrong count, None, NaN or infinity; names the source and the first faulty row.
+        DataError: wrong count, or a score that is no finite number; names the source and the first faulty row.
     """
     name = getattr(reward, "__name__", type(reward).__name__)
     scores = reward([prompt.text for prompt in prompts], responses, [dict(prompt.metadata) for prompt in prompts])
-    if len(scores) != len(responses):
-        raise DataError(f"{name} returned {len(scores)} scores for {len(responses)} responses. Return one for each.")
-    for row, score in enumerate(scores):
-        if score is None or not math.isfinite(score):
-            raise DataError(
-                f"{name} returned {score!r} for response {row} ({responses[row][:60]!r}), expected a finite number."
-            )
-    return torch.tensor([float(score) for score in scores], dtype=torch.float32)
+    return torch.tensor(checked_scores(scores, len(responses), name), dtype=torch.float32)
 
 
 def rollout_metrics(rollout: Rollout) -> dict[str, float]:

@@ -2,25 +2,20 @@
 
 from collections.abc import Iterable
 
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rlcore.configs import ScratchModelConfig
 from rlcore.errors import ConfigError
+from rlcore.models import seeded
 
 PAD, USER, ASSISTANT, END = "<pad>", "<|user|>", "<|assistant|>", "<|end|>"
 
-# The generation block marks what supervised fine-tuning learns: the answer and its end token.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}" + USER + "{{ message['content'] }}"
-    "{% elif message['role'] == 'assistant' %}"
-    + ASSISTANT
-    + "{% generation %}{{ message['content'] }}"
-    + END
-    + "{% endgeneration %}"
-    "{% else %}{{ raise_exception('Expected the role user or assistant, not ' ~ message['role'] ~ '.') }}{% endif %}"
+    "{% elif message['role'] == 'assistant' %}" + ASSISTANT + "{{ message['content'] }}" + END + "{% else %}"
+    "{{ raise_exception('Expected the role user or assistant, not ' ~ message['role'] ~ '.') }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
 )
@@ -81,7 +76,5 @@ def build_model(config: ScratchModelConfig, tokenizer: PreTrainedTokenizerBase, 
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    # Weights are drawn on the CPU; the caller's random stream stays where it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return LlamaForCausalLM(llama_config)

@@ -10,7 +10,15 @@ from torch import Tensor
 from rlcore.batches import join
 from rlcore.errors import ConfigError
 from rlcore.formatting import ChatFormat
-from rlcore.models import CausalLM, PPOModel, choose_device, evaluation_mode, load_causal_lm, load_tokenizer
+from rlcore.models import (
+    CausalLM,
+    PPOModel,
+    choose_device,
+    context_length,
+    evaluation_mode,
+    load_causal_lm,
+    load_tokenizer,
+)
 from rlcore.sampling import SamplingParams, generate
 
 BATCH_ROWS = 256
@@ -47,7 +55,7 @@ class Speaker:
         self.folder = folder
         self.model: CausalLM = load_causal_lm(folder, device=choose_device(None))
         self.chat = ChatFormat(load_tokenizer(folder))
-        self.context: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        self.context: int | None = context_length(self.model)
 
     def answer(self, prompts: Sequence[str], params: SamplingParams, seeds: Sequence[int]) -> Answers:
         """Sample one response to each prompt.
@@ -69,8 +77,8 @@ class Speaker:
                 end_ids=[self.chat.end_id],
                 pad_id=self.chat.pad_id,
             )
-            for ids, nats, mask in zip(samples.response_ids, samples.logprobs, samples.response_mask, strict=True):
-                response_ids.append(ids[mask].tolist())
+            response_ids += samples.response_lists()
+            for nats, mask in zip(samples.logprobs, samples.response_mask, strict=True):
                 logprobs.append(nats[mask].cpu())
             finished += samples.terminated.tolist()
         texts = [self.chat.decode_response(ids) for ids in response_ids]

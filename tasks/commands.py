@@ -15,13 +15,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from rlcore.cli.main import exit_code_of
 from rlcore.errors import RLCoreError
 from tasks.progress import Checklist, LineChecklist, LiveChecklist, watched_by
 from tasks.records import artifacts, environment
 from tasks.records.parameters import resolve
-from tasks.records.stage import process_start
+from tasks.records.processes import process_start
+from tasks.records.reachable import answers
 from tasks.report import terminal_table
-from tasks.servers import ServerFailed, answers, mlflow_ui, prefect_server, prefect_ui, running
+from tasks.servers import ServerFailed, mlflow_ui, prefect_server, prefect_ui, running
 
 FLOW = "flows.rlhf_pipeline.rlhf_pipeline"
 """The flow as a worker names it. Tasks do not import flows."""
@@ -77,7 +79,7 @@ def _run_pipeline(arguments: argparse.Namespace) -> int:
     except RLCoreError as error:
         console.print(Text(f"Stopped: {error}", style="red"))
         console.print("What is done is kept; the same command goes on from there.")
-        return getattr(error, "exit_code", 2)
+        return exit_code_of(error)
     console.print(terminal_table(summary))
     return 0
 
@@ -95,7 +97,7 @@ def _run_flow(
         server = prefect_server(root)
         # Registered before Prefect is imported, so that it runs after Prefect has sent its last events.
         atexit.register(server.stop)
-        os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{server.port}/api"
+        os.environ["PREFECT_API_URL"] = f"{server.url}/api"
     # The server starts while this process loads Prefect and MLflow.
     from prefect.flows import Flow, load_flow_from_entrypoint
 
@@ -129,7 +131,7 @@ def _show_ui(arguments: argparse.Namespace) -> int:
             servers = {name: stack.enter_context(running(begin(root))) for name, begin in start.items()}
             for name, server in servers.items():
                 server.wait()
-                print(f"{name}: http://127.0.0.1:{server.port}", flush=True)
+                print(f"{name}: {server.url}", flush=True)
             if servers:
                 print("Ctrl-C stops what was started here.", flush=True)
             while servers:

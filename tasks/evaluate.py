@@ -179,18 +179,18 @@ def validation_checks(samples: Sequence[Row], prompts: Sequence[Row], gold: Gold
         checked = gold(known[sample["prompt"]], sample["response"], sample["finished"])
         checks.setdefault(int(sample["step"]), []).append(checked)
     return {
-        step: {f"validation/{name}": measures.mean([each[name] for each in checked]) for name in checked[0]}
+        step: {f"validation/{name}": measures.mean(values) for name, values in _columns(checked).items()}
         for step, checked in sorted(checks.items())
     }
 
 
 def validation_gold(checks: Mapping[int, Mapping[str, float]], published: float | None) -> dict[str, float]:
-    """Gold on validation prompts at its best, at the last step and at the published one.
+    """Gold on validation prompts at its best, at the last step and at the published one; nothing where no gold is.
 
     Each is averaged with its neighbours: the best of many noisy measures would be too good, and every run would seem to
     have fallen from it.
     """
-    if not checks:
+    if not checks or not all("validation/gold" in check for check in checks.values()):
         return {}
     values = dict(zip(checks, measures.smoothed([check["validation/gold"] for check in checks.values()]), strict=True))
     last = list(values)[-1]
@@ -257,6 +257,17 @@ def _check(gold: Gold | None, rows: Sequence[Row], answers: Answers) -> dict[str
     if gold is None:
         return {}
     results = [gold(*each) for each in zip(rows, answers.texts, answers.finished, strict=True)]
+    return _columns(results)
+
+
+def _columns(results: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Measure → its values, for what a checker said of several answers."""
+    for result in results:
+        if result.keys() != results[0].keys():
+            first, other = (", ".join(sorted(each)) or "nothing" for each in (results[0], result))
+            raise DataError(
+                f"evaluate.gold: measured {first} for one answer, and {other} for another. Return the same keys always."
+            )
     return {name: [result[name] for result in results] for name in results[0]}
 
 

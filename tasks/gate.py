@@ -6,6 +6,15 @@ from dataclasses import dataclass
 
 from rlcore.configs import GateConfig
 
+TAG_LIMIT = 250
+"""Longest tag name that every registry takes, in characters."""
+
+NO_GAIN = (
+    "Name a checker that measures it in evaluate.gold, or set gate.min_gain to {win: 0}, the comparison by the reward "
+    "model."
+)
+NO_GOLD = "Name a checker that measures gold in evaluate.gold, or set gate.max_drop_from_best to null."
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -19,10 +28,15 @@ class Reason:
     """What it was compared with."""
     passed: bool
     """Whether the condition is met."""
+    advice: str = ""
+    """What to do where it was not measured."""
 
     def __str__(self) -> str:
-        found = "not measured" if self.found is None else f"{self.found:.4g}"
-        return f"{self.rule}: {found}, bound {self.bound:.4g}, {'passed' if self.passed else 'refused'}"
+        verdict = "passed" if self.passed else "refused"
+        if self.found is not None:
+            return f"{self.rule}: {self.found:.4g}, bound {self.bound:.4g}, {verdict}"
+        advice = f". {self.advice}" if self.advice else ""
+        return f"{self.rule}: not measured, bound {self.bound:.4g}, {verdict}{advice}"
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,11 @@ class GateReport:
     def refusals(self) -> tuple[Reason, ...]:
         """The conditions that were not met."""
         return tuple(reason for reason in self.reasons if not reason.passed)
+
+    def tags(self) -> dict[str, str]:
+        """The verdict as tags of a run or a version."""
+        reasons = {f"gate.{reason.rule}"[:TAG_LIMIT]: str(reason) for reason in self.reasons}
+        return {"gate.passed": str(self.passed).lower(), **reasons}
 
 
 def decide(config: GateConfig, metrics: Mapping[str, float]) -> GateReport:
@@ -58,42 +77,34 @@ def decide(config: GateConfig, metrics: Mapping[str, float]) -> GateReport:
 def _gains(config: GateConfig, metrics: Mapping[str, float]) -> Iterator[Reason]:
     against = "gain_over_champion" if any(name.endswith("/champion") for name in metrics) else "gain"
     for key, bound in config.min_gain.items():
-        yield _above(f"{key}/{against}", _number(metrics, f"{key}/{against}"), bound)
-        yield _above(f"{key}/{against}_low", _number(metrics, f"{key}/{against}_low"), 0.0)
+        for name, least in ((f"{key}/{against}", bound), (f"{key}/{against}_low", 0.0)):
+            found = _number(metrics, name)
+            yield Reason(name, found, least, found is not None and found > least, NO_GAIN)
 
 
 def _budgets(config: GateConfig, metrics: Mapping[str, float]) -> Iterator[Reason]:
     length_ratio = _ratio(metrics, "response/length_mean")
     best, published = (_number(metrics, f"validation_gold/{name}") for name in ("best", "published"))
     drop = None if best is None or published is None else best - published
-    checks = (
-        (_at_most, "kl_sequence", _number(metrics, "kl/ref_sequence_mean"), config.max_kl_sequence),
-        (_at_most, "drop_from_best", drop, config.max_drop_from_best),
-        (_at_least, "min_length_ratio", length_ratio, config.min_length_ratio),
-        (_at_most, "max_length_ratio", length_ratio, config.max_length_ratio),
-        (_at_least, "eos_fraction", _number(metrics, "response/eos_fraction/policy"), config.min_eos_fraction),
-        (_at_least, "distinct_ratio", _ratio(metrics, "response/distinct_2"), config.min_distinct_ratio),
-        (_at_most, "perplexity_ratio", _ratio(metrics, "response/perplexity"), config.max_perplexity_ratio),
-        (
-            _at_least,
-            "reward_model_accuracy",
-            _number(metrics, "reward_model/accuracy"),
-            config.min_reward_model_accuracy,
-        ),
+    budgets = (
+        ("kl_sequence", "max_kl_sequence", _number(metrics, "kl/ref_sequence_mean")),
+        ("drop_from_best", "max_drop_from_best", drop),
+        ("min_length_ratio", "min_length_ratio", length_ratio),
+        ("max_length_ratio", "max_length_ratio", length_ratio),
+        ("eos_fraction", "min_eos_fraction", _number(metrics, "response/eos_fraction/policy")),
+        ("distinct_ratio", "min_distinct_ratio", _ratio(metrics, "response/distinct_2")),
+        ("perplexity_ratio", "max_perplexity_ratio", _ratio(metrics, "response/perplexity")),
+        ("reward_model_accuracy", "min_reward_model_accuracy", _number(metrics, "reward_model/accuracy")),
     )
-    yield from (check(rule, found, bound) for check, rule, found, bound in checks if bound is not None)
+    for rule, setting, found in budgets:
+        bound: float | None = getattr(config, setting)
+        if bound is not None:
+            advice = NO_GOLD if rule == "drop_from_best" else f"See why, or set gate.{setting} to null."
+            yield Reason(rule, found, bound, _within(found, bound, setting.startswith("max_")), advice)
 
 
-def _above(rule: str, found: float | None, bound: float) -> Reason:
-    return Reason(rule, found, bound, found is not None and found > bound)
-
-
-def _at_least(rule: str, found: float | None, bound: float) -> Reason:
-    return Reason(rule, found, bound, found is not None and found >= bound)
-
-
-def _at_most(rule: str, found: float | None, bound: float) -> Reason:
-    return Reason(rule, found, bound, found is not None and found <= bound)
+def _within(found: float | None, bound: float, largest: bool) -> bool:
+    return found is not None and (found <= bound if largest else found >= bound)
 
 
 def _number(metrics: Mapping[str, float], name: str) -> float | None:

@@ -1,8 +1,7 @@
 """Pure measures of responses: intervals that respect groups, diversity, paired comparison."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy
 from numpy.typing import NDArray
@@ -68,11 +67,6 @@ def compare(ours: Numbers, theirs: Numbers) -> dict[str, float]:
     return {name: mean((signs == sign).astype(float)) for name, sign in (("win", 1), ("lose", -1), ("tie", 0))}
 
 
-def pair_accuracy(chosen: Numbers, rejected: Numbers) -> float:
-    """Share of pairs whose chosen response scores higher. A tie is no success."""
-    return compare(chosen, rejected)["win"]
-
-
 def perplexity(logprobs: Iterable[Numbers]) -> float:
     """exp of minus the mean log-probability (nats) of all tokens of all texts."""
     tokens = [float(value) for text in logprobs for value in text]
@@ -83,14 +77,6 @@ def smoothed(values: Sequence[float], width: int = 3) -> list[float]:
     """Each value averaged with its neighbours: a centred window of `width` (odd), shorter at both ends."""
     half = width // 2
     return [mean(values[max(0, middle - half) : middle + half + 1]) for middle in range(len(values))]
-
-
-def by_step(rows: Iterable[Mapping[str, float]]) -> dict[int, list[Mapping[str, float]]]:
-    """Rows by their `step`, in ascending order of step."""
-    steps: dict[int, list[Mapping[str, float]]] = defaultdict(list)
-    for row in rows:
-        steps[int(row["step"])].append(row)
-    return dict(sorted(steps.items()))
 
 
 def _grams(words: Sequence[str], n: int) -> Iterable[tuple[str, ...]]:

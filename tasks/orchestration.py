@@ -25,14 +25,14 @@ from prefect.states import Crashed
 from rlcore.errors import ConfigError
 from tasks.gate import GateReport, decide
 from tasks.progress import Checklist, watcher
-from tasks.records import artifacts, environment, tracking, versioning
+from tasks.records import artifacts, environment, folders, tracking, versioning
 from tasks.records.parameters import Resolution, resolve, write_parameters
 from tasks.records.processes import held
-from tasks.records.stage import stage_key
+from tasks.records.stage import drop_states, stage_key
 from tasks.records.trace import TraceFollower, last_values
 from tasks.records.tracking import RunLog, Tracker, Unfinished, recording
 from tasks.records.versioning import StageFacts, Transient
-from tasks.register import TAG_LIMIT, Registered
+from tasks.register import Registered
 from tasks.register import register as register_version
 from tasks.report import markdown
 
@@ -74,6 +74,7 @@ class PipelineRun:
         """Run a stage if DVC asks for it, and record it either way."""
         with self._watched(stage):
             config = self.parameters.of_stage(stage)
+            used = folders.named_folders(config, self.root)
             made = {path: md5 for facts in self.facts.values() for path, md5 in facts.outs.items()}
             inputs = stage_key(stage, config, self.root, known=made)
             log = self.tracker.open_run(f"{self.key}/{stage}", stage, self.log, inputs)
@@ -84,11 +85,12 @@ class PipelineRun:
                         stage,
                         root=self.root,
                         environment=os.environ,
-                        force=stage in self.forced,
+                        force=stage in self.forced or folders.have_changed(stage, used, self.root),
                         while_running=follower.look,
                     )
                 # What was forced is done: a retry after a later fault must not train again.
                 self.forced -= {stage}
+                folders.remember(stage, used, self.root)
                 self.facts[stage] = self._record(stage, log)
         self.watcher.finish(stage, "cached" if self.facts[stage].cache_hit else "done")
         return self.facts[stage]
@@ -101,7 +103,7 @@ class PipelineRun:
             self.log.numbers({**measured, "gate/passed": int(report.passed)})
             self.log.file(self.root / artifacts.EVALUATE)
             self.log.file(self.root / artifacts.FIGURES, "figures")
-            self.log.tags({f"gate.{reason.rule}"[:TAG_LIMIT]: str(reason) for reason in report.reasons})
+            self.log.tags(report.tags())
         refusals = ", ".join(reason.rule for reason in report.refusals)
         self.watcher.finish("gate", "done", "passed" if report.passed else f"refused by {refusals}")
         return report
@@ -133,7 +135,11 @@ class PipelineRun:
             "orchestration_seconds": seconds - stage_seconds,
             "stages": {name: asdict(facts) for name, facts in self.facts.items()},
             "evaluation": artifacts.read_json(self.root / artifacts.EVALUATE),
-            "gate": {"passed": report.passed, "reasons": [str(reason) for reason in report.reasons]},
+            "gate": {
+                "passed": report.passed,
+                "reasons": [str(reason) for reason in report.reasons],
+                "refusals": [str(reason) for reason in report.refusals],
+            },
             "version": str(version),
             "changed_parameters": list(self.changes),
             "mlflow": {
@@ -146,6 +152,7 @@ class PipelineRun:
     def _record(self, stage: str, log: RunLog) -> StageFacts:
         """Complete the stage's run from its outputs. The same after a cache hit as after training."""
         facts = versioning.facts(stage, self.root)
+        drop_states(stage, self.root)
         trace = self.root / artifacts.TRACES[stage]
         rows = artifacts.read_rows(trace)
         self.watcher.report(stage, rows)
@@ -201,7 +208,7 @@ class StageFollower:
             if not running.exists():
                 return
             folder = running.parent / artifacts.read_json(running)["key"]
-            self._trace = TraceFollower(folder / "metrics.jsonl")
+            self._trace = TraceFollower(artifacts.reports(folder))
         rows = self._trace.read()
         self._watcher.report(self._stage, rows)
         self._unlogged += rows

@@ -5,18 +5,16 @@ import datasets
 from rlcore.backends import trainer_for
 from rlcore.configs import PPOConfig
 from rlcore.reward import RewardModelSource
-from tasks.records.artifacts import POLICY_DIR, PROMPTS, REWARD_DIR, read_rows
+from tasks.records.artifacts import POLICY_DIR, PROMPTS, REWARD_DIR
 from tasks.records.stage import main, stage
+from tasks.rows import training_rows
 
 
 def train_ppo(config: PPOConfig) -> None:
     """Train the policy on prompts alone: nothing but the reward model's scores says what is good."""
     with stage("ppo", config) as run:
         data = datasets.DatasetDict(
-            {
-                split: datasets.Dataset.from_list([{"prompt": row["prompt"]} for row in read_rows(PROMPTS[split])])
-                for split in ("train", "validation")
-            }
+            {split: training_rows(PROMPTS[split], ("prompt",)) for split in ("train", "validation")}
         )
         train = trainer_for("ppo")
         result = train(

@@ -22,9 +22,9 @@ STEPS = (*STAGES, "gate", "register")
 
 SHOWN: dict[str, tuple[str, ...]] = {
     "sft": ("sft/loss", "sft/token_accuracy"),
-    "reward": ("reward_model/loss", "validation/reward_model/accuracy", "reward_model/accuracy"),
+    "reward": ("reward_model/loss", "validation/accuracy", "reward_model/accuracy"),
     "policy": ("reward/score_mean", "kl/ref_sequence_mean", "response/length_mean"),
-    "evaluate": ("gold/sft", "gold/policy", "number_right/policy"),
+    "evaluate": ("validation/gold", "validation/number_right"),
 }
 """The numbers worth a look while a stage runs; as many as the trace has."""
 

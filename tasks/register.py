@@ -28,8 +28,6 @@ REQUIREMENTS = ("mlflow", "numpy", "pandas", "peft", "pydantic", "safetensors", 
 """What a server needs to answer with the policy, beside this library, which is stored with the version."""
 DESCRIPTION_LIMIT = 5000
 """Longest description that every registry takes, in characters."""
-TAG_LIMIT = 250
-"""Longest tag name that every registry takes, in characters."""
 CARD_MEASURES = (
     "gold",
     "gold_greedy",
@@ -101,7 +99,7 @@ def register(
     md5 = _checkpoint_md5(facts)
     folder = root / POLICY_DIR
     _verify(folder, md5)
-    tags = {KEY_TAG: key, "run_id": run_id, **_lineage(facts, root), **_verdict(gate)}
+    tags = {KEY_TAG: key, "run_id": run_id, **_lineage(facts, root), **gate.tags()}
     version = _existing(client, md5, facts["evaluate"].outs[str(EVALUATE)])
     created = version is None
     if version is None:
@@ -211,11 +209,6 @@ def _data_of(facts: Mapping[str, StageFacts]) -> dict[str, str]:
     return {path: md5 for path, md5 in sorted(read.items()) if path.startswith(f"{POLICY_DIR.parts[0]}/")}
 
 
-def _verdict(gate: GateReport) -> dict[str, str]:
-    reasons = {f"gate.{reason.rule}"[:TAG_LIMIT]: str(reason) for reason in gate.reasons}
-    return {"gate.passed": str(gate.passed).lower(), **reasons}
-
-
 def _existing(client: MlflowClient, md5: str, evaluation_md5: str) -> ModelVersion | None:
     """The version of this checkpoint with this evaluation."""
     wanted = {f"dvc.{POLICY_DIR}.md5": md5, f"dvc.{EVALUATE}.md5": evaluation_md5}
@@ -226,7 +219,7 @@ def _existing(client: MlflowClient, md5: str, evaluation_md5: str) -> ModelVersi
 
 
 def _update_verdict(client: MlflowClient, version: ModelVersion, gate: GateReport) -> None:
-    verdict = _verdict(gate)
+    verdict = gate.tags()
     for name in version.tags:
         if name.startswith("gate.") and name not in verdict:
             client.delete_model_version_tag(POLICY_MODEL, version.version, name)

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.progress import duration
+from tasks.records import artifacts
 
 MEASURES = (
     "gold/sft",
@@ -92,17 +93,16 @@ def _good(summary: Mapping[str, Any]) -> str:
     gate = summary["gate"]
     if gate["passed"]:
         return "\n".join([*lines, f"the gate passed it: {summary['version']} is the challenger"])
-    refusals = [reason for reason in gate["reasons"] if reason.endswith("refused")]
-    return "\n".join([*lines, "the gate refused it, so it is no challenger:", *refusals])
+    return "\n".join([*lines, "the gate refused it, so it is no challenger:", *gate["refusals"]])
 
 
 def _where(summary: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"MLflow run {summary['mlflow']['run_id']} (`rlhf ui`, then {summary['mlflow']['page']})",
-            "figures: data/metrics/figures/    numbers: data/metrics/evaluate.json",
-            "answers before and after: data/metrics/evaluate-samples.jsonl",
-            f"registry: {summary['version']}    logs of the stages: .rlhf/logs/",
+            f"figures: {artifacts.FIGURES}/    numbers: {artifacts.EVALUATE}",
+            f"answers before and after: {artifacts.SAMPLES['evaluate']}",
+            f"registry: {summary['version']}    logs of the stages: {artifacts.LOGS}/",
         ]
     )
 

@@ -5,8 +5,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 from rlcore.errors import RLCoreError
 from tasks.records import artifacts
 from tasks.records.processes import end_group, end_remembered, remember_group
+from tasks.records.reachable import answers
 from tasks.records.stage import TRANSIENT
 
 HOST = "127.0.0.1"
@@ -28,13 +27,18 @@ class ServerFailed(RLCoreError):
 
 
 class Server:
-    """A server process in a group of its own."""
+    """A server process in a group of its own.
+
+    Attributes:
+        url: where it listens.
+        log: what it printed.
+    """
 
     def __init__(self, name: str, root: Path, arguments: list[str], port: int, health: str):
         self.name = name
-        self.port = port
-        self.log = root / artifacts.STATE / "logs" / f"{name}.log"
-        self._health = f"http://{HOST}:{port}{health}"
+        self.url = f"http://{HOST}:{port}"
+        self.log = root / artifacts.LOGS / f"{name}.log"
+        self._health = self.url + health
         self._note = root / artifacts.STATE / f"{name}.json"
         end_remembered(self._note)
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -122,14 +126,3 @@ def free_port(preferred: int = 0) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise ServerFailed(f"No port of {HOST} is free. Stop a server, and run again.")
-
-
-def answers(url: str, timeout: float = 5.0) -> bool:
-    """Whether a server is there and in order; it need not know the page."""
-    try:
-        with urllib.request.urlopen(url, timeout=timeout):
-            return True
-    except urllib.error.HTTPError as error:
-        return error.code < 500
-    except OSError:
-        return False

@@ -27,10 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except RLCoreError as error:
         sys.stderr.write(f"rlhf: {error}\n")
-        return USAGE_ERROR
+        return exit_code_of(error)
     except OSError as error:
         sys.stderr.write(f"rlhf: {error.filename or 'this machine'}: {error.strerror or error}.\n")
         return TRANSIENT if error.errno == errno.ENOSPC else USAGE_ERROR
+
+
+def exit_code_of(error: RLCoreError) -> int:
+    """The exit code that an error brings along; of those that bring none, a setting or data are the cause."""
+    return int(getattr(error, "exit_code", USAGE_ERROR))
 
 
 def _parser() -> argparse.ArgumentParser:

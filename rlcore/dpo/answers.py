@@ -48,11 +48,11 @@ def sampled_answers(
     return [
         {
             "prompt": dataset.prompts[index],
-            "response": chat.decode_response(ids[mask].tolist()),
+            "response": chat.decode_response(response_ids),
             "finished": finished,
         }
-        for index, ids, mask, finished in zip(
-            indices, samples.response_ids, samples.response_mask, samples.terminated.tolist(), strict=True
+        for index, response_ids, finished in zip(
+            indices, samples.response_lists(), samples.terminated.tolist(), strict=True
         )
     ]
 

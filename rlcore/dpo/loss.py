@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from rlcore.configs import DPOConfig
 from rlcore.dpo.dataset import PairBatch, PreferenceDataset
-from rlcore.errors import ConfigError
-from rlcore.functional.logprobs import response_logprobs, sequence_logprobs
+from rlcore.functional.logprobs import response_logprobs
 from rlcore.functional.losses import dpo_pair_losses, implicit_rewards, preference_accuracy
-from rlcore.models import CausalLM, TrunkAndHead, evaluation_mode
+from rlcore.models import TrunkAndHead
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,18 +19,18 @@ class ReferencedPairs:
 
     Attributes:
         dataset: N pairs.
-        ref_logprobs: float32 [2, N], nats of the whole response, chosen and rejected; 0 without a reference.
+        ref_sequence_logprobs: float32 [2, N], nats of the whole response, chosen and rejected; 0 without a reference.
         pad_id: fills the rows of a batch.
     """
 
     dataset: PreferenceDataset
-    ref_logprobs: Tensor
+    ref_sequence_logprobs: Tensor
     pad_id: int
 
     def batch(self, rows: Sequence[int], device: torch.device) -> tuple[PairBatch, Tensor]:
         """The pairs at `rows` and their reference log-probabilities [2n], chosen first."""
         batch = self.dataset.batch(rows, self.pad_id).to(device)
-        return batch, self.ref_logprobs[:, list(rows)].flatten().to(device)
+        return batch, self.ref_sequence_logprobs[:, list(rows)].flatten().to(device)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -58,14 +57,14 @@ def response_sums(model: nn.Module, batch: PairBatch) -> Tensor:
 
 
 def pair_loss(
-    model: nn.Module, batch: PairBatch, ref_logprobs: Tensor, pair_count: int, config: DPOConfig
+    model: nn.Module, batch: PairBatch, ref_sequence_logprobs: Tensor, pair_count: int, config: DPOConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """DPO loss of n pairs (Rafailov et al. 2023, eq. 7), divided by the pairs of the whole optimiser step.
 
     Args:
         model: the policy.
         batch: n pairs.
-        ref_logprobs: [2n], nats, chosen first.
+        ref_sequence_logprobs: [2n], nats, chosen first.
         pair_count: pairs of the optimiser step, so that the losses of its micro-batches add up.
         config: beta and label_smoothing.
 
@@ -73,7 +72,7 @@ def pair_loss(
         the loss, and sums over the n pairs of what is reported as means; `dpo/accuracy` counts strict wins.
     """
     chosen, rejected = response_sums(model, batch).chunk(2)
-    ref_chosen, ref_rejected = ref_logprobs.chunk(2)
+    ref_chosen, ref_rejected = ref_sequence_logprobs.chunk(2)
     chosen_rewards = implicit_rewards(chosen, ref_chosen, beta=config.beta)
     rejected_rewards = implicit_rewards(rejected, ref_rejected, beta=config.beta)
     losses = dpo_pair_losses(chosen_rewards, rejected_rewards, label_smoothing=config.label_smoothing)
@@ -87,22 +86,3 @@ def pair_loss(
             "dpo/rejected_reward_mean": rejected_rewards.sum(),
         }
     return loss / pair_count, sums
-
-
-def require_separable(model: CausalLM) -> None:
-    """Refuse a model whose log-probabilities come out differently when decoder and output layer are called apart.
-
-    Raises:
-        ConfigError: they do.
-    """
-    device = next(model.parameters()).device
-    ids = torch.tensor([[1, 2]], device=device)
-    batch = PairBatch(ids, torch.tensor([1], device=device), ids[:, 1:], torch.ones_like(ids[:, 1:], dtype=torch.bool))
-    with torch.no_grad(), evaluation_mode(model):
-        apart = response_sums(model, batch)
-        whole, _ = sequence_logprobs(model(input_ids=ids).logits[:, :-1], ids[:, 1:])
-    if not torch.allclose(apart, whole, rtol=1e-3, atol=1e-3):
-        raise ConfigError(
-            f"{type(model).__name__} does more to its logits than scale and cap them, so decoder and output layer "
-            "cannot be called apart. Use another model."
-        )

@@ -1,13 +1,12 @@
 """Log-probabilities of all responses under the frozen reference, measured once and kept on disk."""
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlcore.checkpoint import publish, read_tensors, write_tensors
 from rlcore.dpo.dataset import PreferenceDataset
@@ -61,7 +60,7 @@ def kept_on_disk(folder: Path, key: str, pair_count: int, measure: Callable[[], 
     entry = folder / f"reference-{key}"
     if (entry / FILE).is_file():
         try:
-            found = read_tensors(entry / FILE)["ref_logprobs"]
+            found = read_tensors(entry / FILE)["ref_sequence_logprobs"]
             if found.shape == (2, pair_count):
                 return found
             logger.warning("%s: found shape %s, expected %s; measured again.", entry, [*found.shape], [2, pair_count])
@@ -69,15 +68,5 @@ def kept_on_disk(folder: Path, key: str, pair_count: int, measure: Callable[[], 
             logger.warning("%s cannot be read and is measured again: %s", entry, error)
     measured = measure()
     with publish(entry) as draft:
-        write_tensors(draft / FILE, {"ref_logprobs": measured})
+        write_tensors(draft / FILE, {"ref_sequence_logprobs": measured})
     return measured
-
-
-def weights_sha256(model: nn.Module) -> str:
-    """Hash of all weights that stay as they are while adapters train: names, shapes, types and bytes."""
-    digest = hashlib.sha256()
-    for name, weight in model.named_parameters():
-        if not weight.requires_grad:
-            digest.update(f"{name} {list(weight.shape)} {weight.dtype}".encode())
-            digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -15,11 +15,11 @@ from rlcore.checkpoint import latest_checkpoint, load_checkpoint, pack_optimizer
 from rlcore.configs import DPOConfig
 from rlcore.dpo.dataset import PreferenceDataset
 from rlcore.dpo.loss import ReferencedPairs, pair_loss
-from rlcore.errors import CheckpointError
 from rlcore.forward_backward import AsyncTrainingClient
 from rlcore.health import NonFiniteGuard
 from rlcore.results import MetricSink
-from rlcore.reward.training import learning_rate_share
+from rlcore.run_folder import require_same_run
+from rlcore.schedule import learning_rate_share
 from rlcore.streams import permutation
 
 HISTORY = {
@@ -64,8 +64,10 @@ def evaluate_pairs(client: AsyncTrainingClient, pairs: ReferencedPairs, config: 
     """Loss, strict accuracy and mean margin of the policy over all pairs."""
     totals: dict[str, float] = {}
     for rows in length_batches(pairs.dataset, config.batch_size):
-        batch, ref_logprobs = pairs.batch(rows, client.device)
-        measure = partial(pair_loss, batch=batch, ref_logprobs=ref_logprobs, pair_count=len(rows), config=config)
+        batch, ref_sequence_logprobs = pairs.batch(rows, client.device)
+        measure = partial(
+            pair_loss, batch=batch, ref_sequence_logprobs=ref_sequence_logprobs, pair_count=len(rows), config=config
+        )
         _, sums = client.evaluate(measure).result()
         _add(totals, {name: value.item() for name, value in sums.items()})
     return {key: totals[name.replace("validation/", "dpo/")] / len(pairs) for key, name in EVALUATION.items()}
@@ -155,8 +157,14 @@ class TrainingRun:
         pair_count = sum(map(len, batches))
         passes = []
         for rows in batches:
-            batch, ref_logprobs = self.pairs.batch(rows, self.client.device)
-            loss = partial(pair_loss, batch=batch, ref_logprobs=ref_logprobs, pair_count=pair_count, config=config)
+            batch, ref_sequence_logprobs = self.pairs.batch(rows, self.client.device)
+            loss = partial(
+                pair_loss,
+                batch=batch,
+                ref_sequence_logprobs=ref_sequence_logprobs,
+                pair_count=pair_count,
+                config=config,
+            )
             passes.append(self.client.backward(loss))
         outcome = self.client.optim_step(self.optimizer, max_grad_norm=config.max_grad_norm).result()
         sums: dict[str, float] = {}
@@ -167,7 +175,7 @@ class TrainingRun:
             self.window_pairs += pair_count
             self.last_metrics["optim/grad_norm"] = outcome.grad_norm
         self.last_metrics["optim/learning_rate"] = outcome.learning_rate
-        self.last_metrics["optim/skipped_total"] = float(self.guard.skipped)
+        self.last_metrics["optim/non_finite_steps"] = float(self.guard.skipped)
         return {name: value / pair_count for name, value in sums.items()}
 
     def _learning_rate_share(self) -> float:
@@ -231,11 +239,7 @@ class TrainingRun:
             return
         checkpoint = load_checkpoint(path)
         state: Mapping[str, Any] = checkpoint.state
-        if state["identity"] != self.identity:
-            raise CheckpointError(
-                f"{path}: found a run with other settings, pairs or reference, expected this one's. "
-                "Empty the folder to start anew, or resume with the former ones."
-            )
+        require_same_run(path, state["identity"], self.identity)
         self._load_weights(checkpoint.tensors["model"])
         unpack_optimizer(self.optimizer, checkpoint.tensors["optimizer"], state["optimizer"])
         self.guard.load_state_dict(state["guard"])

@@ -1,7 +1,6 @@
 """The preference trainer: a policy, its frozen reference, and runs over preference pairs."""
 
 import logging
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -17,23 +16,29 @@ from rlcore.checkpoint import publish
 from rlcore.configs import DPOConfig
 from rlcore.dpo.answers import sampled_answers
 from rlcore.dpo.dataset import PreferenceDataset
-from rlcore.dpo.loss import ReferencedPairs, require_separable
-from rlcore.dpo.reference import kept_on_disk, measure_reference, weights_sha256
+from rlcore.dpo.loss import ReferencedPairs
+from rlcore.dpo.reference import kept_on_disk, measure_reference
 from rlcore.dpo.run import TrainingRun, epoch_steps, evaluate_pairs, length_batches
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.forward_backward import AsyncTrainingClient, require_single_process
 from rlcore.models import (
     CausalLM,
     add_lora,
     choose_device,
+    context_length,
     frozen_copy,
+    frozen_weights,
     load_causal_lm,
     load_tokenizer,
+    require_same_vocabulary,
+    require_separable,
     save_causal_lm,
-    without_wrapper,
+    seeded,
+    vocabulary_size,
 )
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
+from rlcore.run_folder import checkpoint_folder, weights_sha256
 
 COLUMNS = ("prompt", "chosen", "rejected")
 # Settings under which a resumed run still computes the same numbers.
@@ -58,7 +63,7 @@ class DPOTrainer:
 
     Raises:
         ConfigError: a device that is not there; a reference with another vocabulary, or one beside reference_free; a
-            model whose output layer cannot be called apart.
+            model whose output layer cannot be called apart; several launched processes.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class DPOTrainer:
         on_metrics: MetricSink = ignore_metrics,
         on_samples: SampleSink = ignore_samples,
     ):
+        require_single_process("The DPO trainer")
         if config.reference_free and reference_model is not None:
             raise ConfigError("Found a reference_model with reference_free=True. Leave one of them out.")
         self.config = config
@@ -85,9 +91,9 @@ class DPOTrainer:
             reference_model = frozen_copy(cast(PreTrainedModel, self.model))
         self.reference_model = reference_model
         if reference_model is not None:
-            _require_same_vocabulary(self.model, reference_model)
+            require_same_vocabulary(self.model, reference_model)
         self.training_client = AsyncTrainingClient(self.model, reference_model)
-        self._ref_logprobs: dict[str, torch.Tensor] = {}
+        self._ref_sequence_logprobs: dict[str, torch.Tensor] = {}
 
     def train(
         self,
@@ -164,14 +170,14 @@ class DPOTrainer:
         if self.config.reference_free:
             return ReferencedPairs(dataset, torch.zeros(2, len(dataset)), self.chat.pad_id)
         key = dataset.sha256()
-        if key not in self._ref_logprobs:
+        if key not in self._ref_sequence_logprobs:
             measure = partial(measure_reference, self.training_client, dataset, batches, self.chat.pad_id)
             if folder is None:
-                self._ref_logprobs[key] = measure()
+                self._ref_sequence_logprobs[key] = measure()
             else:
                 name = f"{self._frozen_sha256[:16]}-{key[:16]}"
-                self._ref_logprobs[key] = kept_on_disk(folder, name, len(dataset), measure)
-        return ReferencedPairs(dataset, self._ref_logprobs[key], self.chat.pad_id)
+                self._ref_sequence_logprobs[key] = kept_on_disk(folder, name, len(dataset), measure)
+        return ReferencedPairs(dataset, self._ref_sequence_logprobs[key], self.chat.pad_id)
 
     def _with_length_ordered_reference(self, dataset: PreferenceDataset, folder: Path | None) -> ReferencedPairs:
         return self._with_reference(dataset, length_batches(dataset, self.config.batch_size), folder)
@@ -188,7 +194,7 @@ class DPOTrainer:
     @cached_property
     def _frozen_sha256(self) -> str:
         """Hash of the reference, or of the base under the adapters."""
-        return weights_sha256(self.model if self.reference_model is None else self.reference_model)
+        return weights_sha256(frozen_weights(self.model if self.reference_model is None else self.reference_model))
 
     def _answer(self, dataset: PreferenceDataset | None, step: int) -> None:
         if dataset is None or not self.config.eval_prompts or self.on_samples is ignore_samples:
@@ -211,15 +217,15 @@ class DPOTrainer:
                 f"config.max_length={self.config.max_length} and the model's context. "
                 f"Build the dataset with max_length={self._length_limit()}."
             )
-        if dataset.largest_id() >= _vocab_size(self.model):
+        if dataset.largest_id() >= vocabulary_size(self.model):
             raise DataError(
-                f"Found token {dataset.largest_id()}, but the model knows {_vocab_size(self.model)}. "
+                f"Found token {dataset.largest_id()}, but the model knows {vocabulary_size(self.model)}. "
                 "Build the dataset with the model's own tokenizer."
             )
 
     def _length_limit(self) -> int:
         """Tokens of prompt and response together, at most."""
-        context = getattr(without_wrapper(self.model).config.get_text_config(), "max_position_embeddings", None)
+        context = context_length(self.model)
         return self.config.max_length if context is None else min(self.config.max_length, context)
 
 
@@ -266,11 +272,7 @@ def train(
     output_dir = Path(output_dir)
     with ExitStack() as cleanup:
         cleanup.callback(trainer.close)
-        folder = resume_dir
-        if folder is None:
-            output_dir.parent.mkdir(parents=True, exist_ok=True)
-            temporary = tempfile.TemporaryDirectory(prefix=f".{output_dir.name}.", dir=output_dir.parent)
-            folder = Path(cleanup.enter_context(temporary))
+        folder = cleanup.enter_context(checkpoint_folder(resume_dir, output_dir))
         run = trainer.start(pairs, eval_pairs, resume_dir=folder)
         run.to_the_end()
         run.load_best()
@@ -298,21 +300,5 @@ def _pairs_of(
 
 def _with_adapters(model: CausalLM, config: DPOConfig) -> CausalLM:
     assert config.lora is not None
-    # Adapters are drawn at random; the caller's random stream stays where it was.
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         return add_lora(cast(PreTrainedModel, model), config.lora).eval()
-
-
-def _vocab_size(model: CausalLM) -> int:
-    embeddings = without_wrapper(model).get_input_embeddings()
-    return cast(torch.nn.Embedding, embeddings).num_embeddings
-
-
-def _require_same_vocabulary(model: CausalLM, reference_model: CausalLM) -> None:
-    sizes = _vocab_size(model), _vocab_size(reference_model)
-    if sizes[0] != sizes[1]:
-        raise ConfigError(
-            f"Found {sizes[0]} tokens in the policy's vocabulary and {sizes[1]} in the reference's, expected the same "
-            "tokens. Use a reference with the policy's tokenizer."
-        )

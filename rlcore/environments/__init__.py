@@ -10,7 +10,7 @@ from rlcore.environments.named import ENVIRONMENTS, environment_named
 from rlcore.environments.preference import PreferenceComparisonEnv, preference_by_score
 from rlcore.environments.reward_source import EnvironmentReward
 from rlcore.environments.text_generation import TextGenerationEnv
-from rlcore.environments.trajectories import rollout
+from rlcore.environments.trajectories import play
 
 __all__ = [
     "ENVIRONMENTS",
@@ -29,7 +29,7 @@ __all__ = [
     "environment_named",
     "load_episode_environment",
     "passed_tests",
+    "play",
     "preference_by_score",
-    "rollout",
     "run_code_against_tests",
 ]

@@ -27,14 +27,13 @@ class PreferenceComparisonEnv(RLEnvironment):
     Args:
         tokenizer: of the policy, and of the preference model.
         prompts: texts, played in turn.
-        preference_model: a RewardModel (the difference of the two rewards), a PairwiseRewardModel (its score of the
-            pair), or a function(prompt, first, second) that returns a number above 0 where the first is preferred.
-            Models are asked without dropout.
+        preference_model: a RewardModel (the difference of the two rewards), or a function(prompt, first, second) that
+            returns a number above 0 where the first is preferred. A model is asked without dropout.
         human_feedback_fn: such a function, asked where there is no model.
         max_length: tokens of prompt and response that the policy and the model see at most.
 
     Raises:
-        ConfigError: there is neither a model nor a function, the model is neither of the named ones nor a function,
+        ConfigError: there is neither a model nor a function, the model is neither a reward model nor a function,
             there is no prompt, or max_length < 2.
     """
 
@@ -160,9 +159,9 @@ def _model_preference(judge: Any, chat: ChatFormat, max_length: int) -> Preferen
     # Loads peft, which takes seconds; whoever holds a reward model has loaded it.
     from rlcore.models import evaluation_mode
 
-    if not hasattr(judge, "forward_pair") and not hasattr(judge, "scores"):
+    if not hasattr(judge, "scores"):
         raise ConfigError(
-            f"preference_model: found {type(judge).__name__}, expected a RewardModel, a PairwiseRewardModel or a "
+            f"preference_model: found {type(judge).__name__}, expected a RewardModel or a "
             "function(prompt, first, second). Wrap other models in a function."
         )
     limit = min(max_length, getattr(judge, "max_length", max_length))
@@ -176,8 +175,6 @@ def _model_preference(judge: Any, chat: ChatFormat, max_length: int) -> Preferen
 
     def prefer(prompt: str, first: str, second: str) -> float:
         with torch.inference_mode(), evaluation_mode(judge):
-            if hasattr(judge, "forward_pair"):
-                return float(judge.forward_pair(*encoded(prompt, first), *encoded(prompt, second)))
             # Each alone, so that neither is padded to the length of the other.
             return float(judge.scores(*encoded(prompt, first)) - judge.scores(*encoded(prompt, second)))
 

@@ -13,7 +13,7 @@ Policy = Callable[[Observation], tuple[Tensor, Tensor]]
 """From an observation to an action, as the environment takes it, and the log-probability of the action in nats."""
 
 
-def rollout(environment: RLEnvironment, policy: Policy, *, max_steps: int) -> Trajectory:
+def play(environment: RLEnvironment, policy: Policy, *, max_steps: int) -> Trajectory:
     """Reset the environment and let the policy act until the episode ends, or for max_steps steps.
 
     No gradient is recorded.

@@ -2,6 +2,7 @@
 
 from rlcore.forward_backward.clients import AsyncTrainingClient, ForwardBackwardPipeline
 from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput, OptimStepOutput
+from rlcore.forward_backward.processes import require_single_process
 
 __all__ = [
     "AsyncTrainingClient",
@@ -9,4 +10,5 @@ __all__ = [
     "ForwardBackwardOutput",
     "ForwardBackwardPipeline",
     "OptimStepOutput",
+    "require_single_process",
 ]

@@ -12,7 +12,7 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput
 from rlcore.forward_backward.lane import Lane, MicroBatchLoss
 from rlcore.forward_backward.token_losses import TokenRows, loss_arguments, loss_named, token_rows, token_scores
-from rlcore.models import position_ids
+from rlcore.functional.masking import position_ids_from
 
 OutputsLoss = Callable[..., Tensor | tuple[Tensor, Mapping[str, Tensor | float]]]
 """`loss_fn(outputs, labels, **loss_fn_kwargs)`: a scalar loss, or the loss and metrics."""
@@ -192,7 +192,7 @@ def _outputs(model: nn.Module, rows: TokenRows) -> Any:
     """The model's outputs. Positions count real tokens, so that a left-padded row is read as it would be alone."""
     arguments = {"input_ids": rows.input_ids, "attention_mask": rows.attention_mask}
     if rows.attention_mask is not None and "position_ids" in _parameters_of(model):
-        arguments["position_ids"] = position_ids(rows.attention_mask)
+        arguments["position_ids"] = position_ids_from(rows.attention_mask)
     return model(**arguments)
 
 

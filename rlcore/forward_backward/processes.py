@@ -69,4 +69,26 @@ class SingleProcess:
 
 def launched_processes() -> DataParallel | SingleProcess:
     """The processes that this one was launched with."""
-    return DataParallel() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else SingleProcess()
+    return DataParallel() if _process_count() > 1 else SingleProcess()
+
+
+def require_single_process(trainer: str) -> None:
+    """Refuse several processes for a trainer that does not share its rows out among them.
+
+    Each would learn from the same rows and write into the same folder of checkpoints.
+
+    Args:
+        trainer: how the error names the trainer.
+
+    Raises:
+        ConfigError: `accelerate launch` or `torchrun` started more than one process.
+    """
+    if _process_count() > 1:
+        raise ConfigError(
+            f"{trainer}: found WORLD_SIZE={_process_count()}, expected one process, as it does not share its rows out. "
+            "Start it without accelerate launch or torchrun; AsyncTrainingClient trains with several processes."
+        )
+
+
+def _process_count() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -26,7 +26,7 @@ def filter_probabilities(logits: Tensor, *, temperature: float, top_k: int, top_
     Raises:
         ConfigError: a setting is out of range.
     """
-    _check_settings(temperature, top_k, top_p)
+    check_sampling_settings(temperature, top_k, top_p)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature == 0:
         most_likely = logits.argmax(dim=-1, keepdim=True)
@@ -43,6 +43,22 @@ def filter_probabilities(logits: Tensor, *, temperature: float, top_k: int, top_
     else:
         return scaled.softmax(dim=-1)
     return torch.zeros_like(logits).scatter(-1, token_ids, kept / kept.sum(dim=-1, keepdim=True))
+
+
+def check_sampling_settings(temperature: float, top_k: int, top_p: float) -> None:
+    """Let settings pass that `filter_probabilities` takes.
+
+    Raises:
+        ConfigError: one is out of range.
+    """
+    if not 0 <= temperature < float("inf"):
+        raise ConfigError(
+            f"temperature={temperature}: expected a finite number of at least 0. Use 0 for greedy decoding."
+        )
+    if top_k < 0:
+        raise ConfigError(f"top_k={top_k}: expected at least 0. Use 0 to switch it off.")
+    if not 0 <= top_p <= 1:
+        raise ConfigError(f"top_p={top_p}: expected a share between 0 and 1. Use 1 to switch it off.")
 
 
 def _most_likely_until(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
@@ -63,14 +79,3 @@ def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
     outside = torch.zeros_like(probabilities, dtype=torch.bool)
     outside[..., 1:] = probabilities.cumsum(dim=-1)[..., :-1] >= top_p
     return probabilities.masked_fill(outside, 0.0)
-
-
-def _check_settings(temperature: float, top_k: int, top_p: float) -> None:
-    if not 0 <= temperature < float("inf"):
-        raise ConfigError(
-            f"temperature={temperature}: expected a finite number of at least 0. Use 0 for greedy decoding."
-        )
-    if top_k < 0:
-        raise ConfigError(f"top_k={top_k}: expected at least 0. Use 0 to switch it off.")
-    if not 0 <= top_p <= 1:
-        raise ConfigError(f"top_p={top_p}: expected a share between 0 and 1. Use 1 to switch it off.")

@@ -1,5 +1,8 @@
 """The PPO loop: sample, judge, update, evaluate, save; and go on from a checkpoint as if nothing had happened."""
 
+import contextlib
+import math
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +24,7 @@ from rlcore.checkpoint import (
 from rlcore.configs import PPOConfig
 from rlcore.errors import ConfigError
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.forward_backward import AsyncTrainingClient, require_single_process
 from rlcore.functional.losses import explained_variance
 from rlcore.health import NonFiniteGuard
 from rlcore.kl_control import AdaptiveKLController
@@ -30,15 +33,19 @@ from rlcore.models import (
     PPOModel,
     add_lora,
     choose_device,
+    context_length,
     frozen_copy,
+    frozen_weights,
     load_causal_lm,
     load_tokenizer,
+    require_same_vocabulary,
     save_causal_lm,
+    seeded,
 )
 from rlcore.ppo.update import experience_of, update_policy
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.rollout import (
-    Prompt,
+    EncodedPrompt,
     Rollout,
     choose_prompts,
     collect,
@@ -46,6 +53,7 @@ from rlcore.rollout import (
     rollout_metrics,
     sample_rows,
 )
+from rlcore.run_folder import checkpoint_folder, require_same_run, rows_sha256, weights_sha256
 from rlcore.sampling import SamplingParams
 from rlcore.streams import stream_seed
 
@@ -58,6 +66,9 @@ HISTORY = {
     "kl_coef": "kl/coef",
 }
 """What `train` returns, and the metric behind each list."""
+
+# Settings under which a resumed run still computes the same numbers.
+_FREE_SETTINGS = {"device", "num_iterations", "save_every"}
 
 
 class PPOTrainer:
@@ -75,7 +86,8 @@ class PPOTrainer:
         on_samples: gets the responses of each evaluation.
 
     Raises:
-        ConfigError: no reward source; a device that is not there; a reference with another vocabulary.
+        ConfigError: no reward source; a device that is not there; a reference with another vocabulary; several launched
+            processes.
     """
 
     def __init__(
@@ -88,6 +100,7 @@ class PPOTrainer:
         on_metrics: MetricSink = ignore_metrics,
         on_samples: SampleSink = ignore_samples,
     ):
+        require_single_process("The PPO trainer")
         if reward_fn is None:
             raise ConfigError("Found no reward source. Pass reward_fn: a RewardModelSource or a function of your own.")
         self.config = config
@@ -97,15 +110,9 @@ class PPOTrainer:
         self.tokenizer = tokenizer if tokenizer is not None else load_tokenizer(config.model_name)
         self.chat = ChatFormat(self.tokenizer)
         self.device = choose_device(config.device)
-        torch.manual_seed(config.seed)
-        base_model = load_causal_lm(model if model is not None else config.model_name, device=self.device)
-        reference: CausalLM | None = reference_model
-        if config.lora is not None:
-            base_model = add_lora(cast(PreTrainedModel, base_model), config.lora)
-        elif reference is None:
-            reference = frozen_copy(base_model)
-        self.model = PPOModel(base_model).to(self.device).eval()
-        self.reference_model = None if reference is None else PPOModel(reference).to(self.device).eval()
+        # Adapters and critic start from random weights.
+        with seeded(config.seed):
+            self.model, self.reference_model = self._make_models(model, reference_model)
         self.training_client = AsyncTrainingClient(self.model, self.reference_model)
         self.optimizer = self._make_optimizer()
         self.kl_controller = AdaptiveKLController(config.kl_penalty_coef, config.kl_target, config.kl_horizon)
@@ -117,7 +124,9 @@ class PPOTrainer:
             top_p=config.top_p,
         )
         self.iteration = 0
-        self.best: dict[str, float] = {}
+        self.best_step = 0
+        self.best_metrics: dict[str, float] = {}
+        self._identity: dict[str, Any] = {}
 
     def train(
         self,
@@ -141,12 +150,15 @@ class PPOTrainer:
 
         Raises:
             DataError: empty prompts, or a reward source that returns a wrong count or something not finite.
+            CheckpointError: resume_dir holds another run, or no whole checkpoint.
             TrainingDiverged: max_non_finite_steps optimiser steps in a row had a non-finite loss or gradient.
         """
         total = self.config.num_iterations if num_iterations is None else num_iterations
         train_prompts = self._encode(prompts)
         validation = self._encode(validation_prompts)[: self.config.eval_prompts] if len(validation_prompts) else []
-        self._resume(resume_dir)
+        if resume_dir:
+            self._identity = self._identity_of(train_prompts, validation)
+            self._resume(resume_dir)
         self.on_metrics(self.iteration, {"progress/total_steps": float(total)})
         if self.iteration == 0 and validation:
             self._evaluate_and_keep_best(validation, resume_dir)
@@ -179,7 +191,7 @@ class PPOTrainer:
         """Stop the training client. Idempotent."""
         self.training_client.shutdown()
 
-    def _iterate(self, prompts: list[Prompt]) -> dict[str, float]:
+    def _iterate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
         config = self.config
         chosen = choose_prompts(len(prompts), config.batch_size, self.iteration, config.seed)
         rollout = self._collect([prompts[index] for index in chosen], ("rollout", self.iteration), self.reward_fn)
@@ -195,9 +207,9 @@ class PPOTrainer:
         self.iteration += 1
         return metrics
 
-    def _encode(self, prompts: Sequence[str | Mapping[str, Any]]) -> list[Prompt]:
+    def _encode(self, prompts: Sequence[str | Mapping[str, Any]]) -> list[EncodedPrompt]:
         limits = [self.config.max_prompt_length]
-        context = getattr(self.model.base_model.config, "max_position_embeddings", None)
+        context = context_length(self.model.base_model)
         if context is not None:
             limits.append(context - self.config.max_new_tokens)
         longest = min((limit for limit in limits if limit is not None), default=sys.maxsize)
@@ -208,7 +220,7 @@ class PPOTrainer:
             )
         return encode_prompts(prompts, self.chat, longest)
 
-    def _collect(self, prompts: list[Prompt], purpose: tuple[str, int], reward: RewardSource) -> Rollout:
+    def _collect(self, prompts: list[EncodedPrompt], purpose: tuple[str, int], reward: RewardSource) -> Rollout:
         seeds = [stream_seed(self.config.seed, *purpose, row) for row in range(len(prompts))]
         return collect(
             self.training_client,
@@ -220,7 +232,7 @@ class PPOTrainer:
             missing_eos_score=self.config.missing_eos_score,
         )
 
-    def _evaluate(self, prompts: list[Prompt]) -> dict[str, float]:
+    def _evaluate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
         rollout = self._collect(prompts, ("validation", 0), self.reward_fn)
         self.on_samples(self.iteration, sample_rows(rollout))
         figures = rollout_metrics(rollout)
@@ -230,16 +242,29 @@ class PPOTrainer:
         metrics["validation/objective"] = figures["reward/score_mean"] - penalty
         return metrics
 
-    def _evaluate_and_keep_best(self, prompts: list[Prompt], resume_dir: Path | None) -> dict[str, float]:
+    def _evaluate_and_keep_best(self, prompts: list[EncodedPrompt], resume_dir: Path | None) -> dict[str, float]:
         """Evaluate; keep the weights when reward less the configured KL penalty is the highest so far."""
         metrics = self._evaluate(prompts)
         if self.iteration == 0:
             self.on_metrics(0, metrics)
-        if not self.best or metrics["validation/objective"] > self.best["validation/objective"]:
-            self.best = {"step": float(self.iteration), **metrics}
+        if metrics["validation/objective"] > self.best_metrics.get("validation/objective", -math.inf):
+            self.best_step, self.best_metrics = self.iteration, metrics
             if resume_dir:
                 self.save_model(resume_dir / "best")
         return metrics
+
+    def _make_models(self, model: CausalLM | None, reference: CausalLM | None) -> tuple[PPOModel, PPOModel | None]:
+        """The policy and its reference; None where the policy has adapters to switch off."""
+        config = self.config
+        base_model = load_causal_lm(model if model is not None else config.model_name, device=self.device)
+        if reference is not None:
+            require_same_vocabulary(base_model, reference)
+        if config.lora is not None:
+            base_model = add_lora(cast(PreTrainedModel, base_model), config.lora)
+        elif reference is None:
+            reference = frozen_copy(base_model)
+        policy = PPOModel(base_model).to(self.device).eval()
+        return policy, None if reference is None else PPOModel(reference).to(self.device).eval()
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         config = self.config
@@ -257,26 +282,39 @@ class PPOTrainer:
     def _save(self, resume_dir: Path) -> None:
         optimizer_tensors, optimizer_state = pack_optimizer(self.optimizer)
         state = {
+            "identity": self._identity,
             "iteration": self.iteration,
             "kl_controller": self.kl_controller.state_dict(),
             "guard": self.guard.state_dict(),
-            "best": self.best,
+            "best_step": self.best_step,
+            "best_metrics": self.best_metrics,
             "optimizer": optimizer_state,
         }
         save_checkpoint(
             resume_dir, self.iteration, {"weights": self.model.state_dict(), "optimizer": optimizer_tensors}, state
         )
 
-    def _resume(self, resume_dir: Path | None) -> None:
-        path = latest_checkpoint(resume_dir) if resume_dir else None
+    def _identity_of(self, prompts: list[EncodedPrompt], validation: list[EncodedPrompt]) -> dict[str, Any]:
+        """What must be the same for a checkpoint to belong to a run."""
+        frozen = self.model if self.reference_model is None else self.reference_model
+        return {
+            "config": self.config.model_dump(mode="json", exclude=_FREE_SETTINGS),
+            "prompts": rows_sha256([prompt.text, prompt.ids, dict(prompt.metadata)] for prompt in prompts),
+            "validation": rows_sha256([prompt.text, prompt.ids, dict(prompt.metadata)] for prompt in validation),
+            "frozen": weights_sha256(frozen_weights(frozen.base_model)),
+        }
+
+    def _resume(self, resume_dir: Path) -> None:
+        path = latest_checkpoint(resume_dir)
         if path is None:
             return
         checkpoint = load_checkpoint(path)
+        require_same_run(path, checkpoint.state["identity"], self._identity)
         self.model.load_state_dict(checkpoint.tensors["weights"])
         unpack_optimizer(self.optimizer, checkpoint.tensors["optimizer"], checkpoint.state["optimizer"])
         self.kl_controller.load_state_dict(checkpoint.state["kl_controller"])
         self.guard.load_state_dict(checkpoint.state["guard"])
-        self.best = checkpoint.state["best"]
+        self.best_step, self.best_metrics = checkpoint.state["best_step"], checkpoint.state["best_metrics"]
         self.iteration = checkpoint.state["iteration"]
 
 
@@ -286,7 +324,7 @@ def train(
     output_dir: Path,
     *,
     reward: RewardSource,
-    reference: CausalLM | None = None,
+    reference: str | Path | CausalLM | None = None,
     resume_dir: Path | None = None,
     on_metrics: MetricSink = ignore_metrics,
     on_samples: SampleSink = ignore_samples,
@@ -294,6 +332,15 @@ def train(
     """Train a policy on `data["train"]` prompts and publish the best one on `data["validation"]`, else the last one.
 
     The common interface of all trainers; see PPOTrainer for the errors.
+
+    Args:
+        config: settings.
+        data: rows with a `prompt`; their other columns reach the reward source.
+        output_dir: replaced by the new model folder, in one step.
+        reward: scores the responses.
+        reference: causal language model or its folder; the starting policy when None.
+        resume_dir: folder for checkpoints; an interrupted run in it is taken up.
+        on_metrics, on_samples: see PPOTrainer.
     """
     last: dict[str, float] = {}
 
@@ -301,24 +348,21 @@ def train(
         last.update(metrics)
         on_metrics(step, metrics)
 
-    trainer = PPOTrainer(config, reward_fn=reward, reference_model=reference, on_metrics=report, on_samples=on_samples)
-    checkpoints = resume_dir or Path(f"{output_dir}.checkpoints")
-    try:
+    trainer = PPOTrainer(
+        config,
+        reward_fn=reward,
+        reference_model=None if reference is None else load_causal_lm(reference),
+        on_metrics=report,
+        on_samples=on_samples,
+    )
+    with contextlib.closing(trainer), checkpoint_folder(resume_dir, output_dir) as checkpoints:
         trainer.train(data["train"], validation_prompts=data.get("validation", ()), resume_dir=checkpoints)
-        if not trainer.best:
+        if not trainer.best_metrics:
+            trainer.best_step = trainer.iteration
             trainer.save_model(checkpoints / "best")
-    finally:
-        trainer.close()
-    copy_folder(checkpoints / "best", output_dir)
-    best_step = int(trainer.best.get("step", trainer.iteration))
-    return TrainResult(output_dir, best_step, last, trainer.best)
-
-
-def copy_folder(source: Path, destination: Path) -> None:
-    """Publish a copy of a folder, in one step."""
-    with publish(destination) as draft:
-        for path in source.iterdir():
-            (draft / path.name).write_bytes(path.read_bytes())
+        with publish(output_dir) as draft:
+            shutil.copytree(checkpoints / "best", draft, dirs_exist_ok=True)
+    return TrainResult(output_dir, trainer.best_step, last, trainer.best_metrics)
 
 
 def _no_scores(prompts: Sequence[str], responses: Sequence[str], metadata: object = None) -> list[float]:

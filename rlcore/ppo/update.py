@@ -97,7 +97,9 @@ def ppo_loss(
         token_count: response tokens of the whole optimiser step, so that losses and metrics of micro-batches add up.
     """
     mask = part.sequences.response_mask
-    outputs = policy_of(model).response_outputs(part.sequences, config.temperature)
+    policy = policy_of(model)
+    measure = policy.response_outputs if config.entropy_coef else policy.response_outputs_with_detached_entropy
+    outputs = measure(part.sequences, config.temperature)
     policy_loss = ppo_policy_loss(
         outputs.logprobs,
         part.old_logprobs,

@@ -18,7 +18,7 @@ from rlcore.configs import RewardModelConfig
 from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.functional.losses import bradley_terry_loss
 from rlcore.functional.masking import POOLINGS, position_ids_from
-from rlcore.models import evaluation_mode
+from rlcore.models import context_length, evaluation_mode, seeded
 
 REWARD_CONFIG, HEAD = "reward_config.json", "reward_head.safetensors"
 
@@ -56,10 +56,9 @@ class RewardModel(nn.Module):
         self.body = _prepare_body(cast(PreTrainedModel, body))
         self._arguments = frozenset(inspect.signature(self.body.forward).parameters)
         self._first_position = _first_position(self.body)
-        positions = getattr(self.body.config.get_text_config(), "max_position_embeddings", None)
-        self.max_length = min(config.max_length, (positions or config.max_length) - self._first_position)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
+        positions = context_length(self.body) or config.max_length
+        self.max_length = min(config.max_length, positions - self._first_position)
+        with seeded(config.seed):
             if config.use_lora:
                 self.body = _add_adapters(self.body, config)
             self.head = nn.Linear(_hidden_size(self), config.num_labels, bias=False)

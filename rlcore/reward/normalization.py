@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
-from rlcore.models import CausalLM, load_causal_lm, load_tokenizer
+from rlcore.models import CausalLM, context_length, load_causal_lm, load_tokenizer
 from rlcore.reward.model import RewardModel
 from rlcore.reward.source import RewardModelSource
 from rlcore.sampling import SamplingParams, generate
@@ -72,7 +72,7 @@ def normalize_rewards(
 
 
 def _sample(language_model: CausalLM, chat: ChatFormat, prompts: list[Prompt], config: RewardModelConfig) -> list[str]:
-    context = getattr(language_model.config, "max_position_embeddings", None)
+    context = context_length(language_model)
     limit = config.max_length if context is None else context - config.reference_max_new_tokens
     if limit < 1:
         raise ConfigError(
@@ -86,8 +86,5 @@ def _sample(language_model: CausalLM, chat: ChatFormat, prompts: list[Prompt], c
         batch = ids[start : start + SAMPLED_AT_ONCE]
         seeds = [stream_seed(config.seed, "reference", start + row) for row in range(len(batch))]
         samples = generate(language_model, batch, params, seeds=seeds, end_ids=[chat.end_id], pad_id=chat.pad_id)
-        responses += [
-            chat.decode_response(row[mask].tolist())
-            for row, mask in zip(samples.response_ids, samples.response_mask, strict=True)
-        ]
+        responses += map(chat.decode_response, samples.response_lists())
     return responses

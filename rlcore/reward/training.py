@@ -1,10 +1,8 @@
 """The training loop of a reward model. A run that was interrupted goes on as if nothing had happened, bit for bit."""
 
-import contextlib
 import logging
 import math
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,9 @@ from torch import Tensor
 
 from rlcore.checkpoint import latest_checkpoint, load_checkpoint, pack_optimizer, save_checkpoint, unpack_optimizer
 from rlcore.configs import RewardModelConfig
-from rlcore.errors import CheckpointError, ConfigError, DataError
+from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
+from rlcore.forward_backward import require_single_process
 from rlcore.functional.losses import bradley_terry_loss, centering_penalty, preference_accuracy
 from rlcore.health import NonFiniteGuard
 from rlcore.models import CausalLM, choose_device, evaluation_mode, load_tokenizer
@@ -24,6 +23,8 @@ from rlcore.reward.files import save_reward_model
 from rlcore.reward.model import RewardModel
 from rlcore.reward.normalization import normalize_rewards
 from rlcore.reward.pairs import TokenPairs, encode_pairs, epoch_batches
+from rlcore.run_folder import checkpoint_folder, require_same_run
+from rlcore.schedule import learning_rate_share
 from rlcore.streams import stream_seed
 
 MAX_NON_FINITE_STEPS = 3
@@ -59,11 +60,12 @@ def train(
         on_metrics, on_samples: get the numbers, and the responses of the reference with their scores.
 
     Raises:
-        ConfigError: settings contradict each other.
+        ConfigError: settings contradict each other, or several processes were launched.
         DataError: a column or a row is missing or has the wrong form.
         CheckpointError: resume_dir holds another run, or no whole checkpoint.
         TrainingDiverged: too many steps in a row were not finite.
     """
+    require_single_process("The reward trainer")
     _refuse_contradictions(config, data, reward, reference)
     device = choose_device(config.device)
     tokenizer = load_tokenizer(config.model_name)
@@ -73,7 +75,7 @@ def train(
     splits = [split for split in ("train", "validation") if split in data]
     pairs = {split: encode_pairs(chat, data[split].to_dict(), model.max_length) for split in splits}
     output_dir = Path(output_dir)
-    with _checkpoint_folder(resume_dir, output_dir) as folder:
+    with checkpoint_folder(resume_dir, output_dir) as folder:
         run = _Run(model, chat.pad_id, pairs, folder, on_metrics, save_steps=config.save_steps if resume_dir else None)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             run.to_the_end()
@@ -96,16 +98,6 @@ def evaluate_pairs(model: RewardModel, pairs: TokenPairs, batch_size: int, pad_i
             chosen, rejected = _rewards(model, pairs, order[start : start + batch_size], pad_id)
             _add(totals, _pair_metrics(chosen, rejected, len(pairs)))
     return totals
-
-
-def learning_rate_share(step: int, warmup_steps: int, total_steps: int) -> float:
-    """Share of the peak learning rate at optimiser step `step`, counted from 0: linear up to 1, then cosine to 0.
-
-    The first step already moves, and 0 is reached just after the last one.
-    """
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / (total_steps - warmup_steps)))
 
 
 class _Run:
@@ -251,11 +243,7 @@ class _Run:
             return
         checkpoint = load_checkpoint(path)
         state: Mapping[str, Any] = checkpoint.state
-        if state["identity"] != self.identity:
-            raise CheckpointError(
-                f"{path}: found a run with other settings or data, expected this one's. "
-                "Empty the folder to start anew, or resume with the former settings."
-            )
+        require_same_run(path, state["identity"], self.identity)
         self._load_weights(checkpoint.tensors["model"])
         unpack_optimizer(self.optimizer, checkpoint.tensors["optimizer"], state["optimizer"])
         self.guard.load_state_dict(state["guard"])
@@ -315,17 +303,3 @@ def _refuse_contradictions(
             f"reference_samples={config.reference_samples}: found no reference to sample from. "
             "Pass the supervised model, or set reference_samples to 0."
         )
-
-
-def _checkpoint_folder(resume_dir: Path | None, output_dir: Path) -> contextlib.AbstractContextManager[Path]:
-    if resume_dir is not None:
-        return contextlib.nullcontext(Path(resume_dir))
-    return _temporary_folder(output_dir)
-
-
-@contextlib.contextmanager
-def _temporary_folder(output_dir: Path) -> Iterator[Path]:
-    """A folder on the disk of output_dir, for the weights of the best epoch."""
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{output_dir.name}.", dir=output_dir.parent) as folder:
-        yield Path(folder)

@@ -128,7 +128,6 @@ class RecomputingDecoding:
 
     def __init__(self, parts: TrunkAndHead, capacity: int):
         self._parts = parts
-        self._capacity = capacity
         self._ids = self._mask = torch.empty(0)
 
     def start(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Tensor:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from rlcore.batches import Sequences, left_pad
 from rlcore.errors import DataError, TrainingDiverged
-from rlcore.models import CausalLM, TrunkAndHead, evaluation_mode, without_wrapper
+from rlcore.models import CausalLM, TrunkAndHead, context_length, evaluation_mode, vocabulary_size
 from rlcore.sampling.decoding import Decoding, decoding_for
 from rlcore.sampling.tokens import SamplingParams, sample_tokens, uniform_streams
 
@@ -39,6 +38,10 @@ class Samples:
     """bool [B], ended by an end token."""
     truncated: Tensor
     """bool [B], cut by the length limit."""
+
+    def response_lists(self) -> list[list[int]]:
+        """Tokens of each response, the end token included and the padding left out."""
+        return [ids[mask].tolist() for ids, mask in zip(self.response_ids, self.response_mask, strict=True)]
 
     def sequences(self, pad_id: int) -> Sequences:
         """Prompts and responses joined."""
@@ -127,9 +130,7 @@ def _check_request(
         raise DataError(
             f"Found {len(prompts)} prompts and {len(seeds)} seeds. Expected at least one prompt, a seed each."
         )
-    causal_lm = without_wrapper(model)
-    context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
-    vocab_size = cast(nn.Embedding, causal_lm.get_input_embeddings()).num_embeddings
+    context, vocab_size = context_length(model), vocabulary_size(model)
     for row, prompt in enumerate(prompts):
         if not len(prompt):
             raise DataError(f"Prompt {row} has no token. Expected at least one; start it with a BOS token or text.")

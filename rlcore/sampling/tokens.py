@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import ConfigError
-from rlcore.functional.filtering import filter_probabilities
+from rlcore.functional.filtering import check_sampling_settings, filter_probabilities
 from rlcore.functional.logprobs import token_logprobs
 
 
@@ -32,12 +32,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens={self.max_new_tokens}: expected at least 1.")
-        if not 0 <= self.temperature < float("inf"):
-            raise ConfigError(f"temperature={self.temperature}: expected 0 for greedy decoding, or a number above it.")
-        if self.top_k < 0:
-            raise ConfigError(f"top_k={self.top_k}: expected at least 0. Use 0 to switch it off.")
-        if not 0 <= self.top_p <= 1:
-            raise ConfigError(f"top_p={self.top_p}: expected a share between 0 and 1. Use 1 to switch it off.")
+        check_sampling_settings(self.temperature, self.top_k, self.top_p)
 
 
 def uniform_streams(seeds: Sequence[int], count: int) -> Tensor:

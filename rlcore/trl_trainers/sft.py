@@ -1,7 +1,9 @@
 """Supervised fine-tuning with TRL's SFTTrainer, on rows that our own formatter has tokenised."""
 
+import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from rlcore.errors import DataError
 from rlcore.formatting import ChatFormat
 from rlcore.models import CausalLM, load_causal_lm, load_tokenizer, save_causal_lm
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
+from rlcore.run_folder import checkpoint_folder, require_same_run, rows_sha256, weights_sha256
 from rlcore.scratch import build_model, train_tokenizer
 from rlcore.trl_trainers.metrics import ReportCallback
 
@@ -25,7 +28,9 @@ METRIC_NAMES = {
     "grad_norm": "optim/grad_norm",
     "learning_rate": "optim/learning_rate",
 }
-COMPLETE = "complete"
+COMPLETE, IDENTITY = "complete", "identity.json"
+# Settings under which a resumed run still computes the same numbers.
+_FREE_SETTINGS = {"logging_steps", "save_steps"}
 
 
 class _MarkComplete(TrainerCallback):
@@ -58,13 +63,16 @@ def train(
 
     Raises:
         DataError: no row has a response token within max_length.
+        CheckpointError: resume_dir holds another run.
     """
     model, tokenizer = _start(config, data["train"])
     rows = _tokenise(data["train"], ChatFormat(tokenizer), config.max_length)
     on_metrics(0, {"progress/total_steps": float(config.max_steps)})
     report = ReportCallback(on_metrics, METRIC_NAMES)
     if config.max_steps:
-        _fit(config, model, tokenizer, rows, resume_dir or Path(f"{output_dir}.checkpoints"), report)
+        with checkpoint_folder(resume_dir, output_dir) as checkpoints:
+            _claim(checkpoints, _identity(config, model, rows))
+            _fit(config, model, tokenizer, rows, checkpoints, report)
     with publish(output_dir) as folder:
         save_causal_lm(model, tokenizer, folder)
     return TrainResult(output_dir, config.max_steps, report.last, report.last)
@@ -137,6 +145,27 @@ def _fit(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=_newest_complete(checkpoints))
+
+
+def _identity(config: SFTConfig, model: CausalLM, rows: datasets.Dataset) -> dict[str, Any]:
+    """What must be the same for a checkpoint to belong to a run."""
+    return {
+        "config": config.model_dump(mode="json", exclude=_FREE_SETTINGS),
+        "demonstrations": rows_sha256(rows),
+        "start": weights_sha256(model.named_parameters()),
+    }
+
+
+def _claim(checkpoints: Path, identity: Mapping[str, Any]) -> None:
+    """Refuse the checkpoints of another run; without any, write down whose the folder is."""
+    path = checkpoints / IDENTITY
+    if _newest_complete(checkpoints) is not None:
+        require_same_run(path, json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}, identity)
+        return
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(identity, indent=1), encoding="utf-8")
+    draft.replace(path)
 
 
 def _newest_complete(checkpoints: Path) -> str | None:

@@ -1,10 +1,10 @@
 """Embedded data sets and their gold checkers, and how a setting names such a function."""
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from rlcore.errors import ConfigError
+from rlcore.reward_functions import imported_object
 
 
 def named_function(setting: str, name: str) -> Callable[..., Any]:
@@ -19,13 +19,7 @@ def named_function(setting: str, name: str) -> Callable[..., Any]:
             f"{setting}: found {name!r}, expected module:function, as in tasks.demos.arithmetic:generate."
         )
     try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{setting}: {name!r} needs the module {error.name}. Install it, or correct the name."
-        ) from None
-    function: Callable[..., Any] | None = getattr(module, function_name, None)
-    if function is None or not callable(function):
-        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ConfigError(f"{setting}: {module_name} has no function {function_name!r}. It has {', '.join(public)}.")
+        function: Callable[..., Any] = imported_object(module_name, function_name)
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}") from None
     return function

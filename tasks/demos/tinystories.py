@@ -22,6 +22,8 @@ from rlcore.streams import stream_seed
 from tasks.records.artifacts import write_rows
 
 OPENING_WORDS = (4, 8)
+LEAST_WORDS = 2
+"""A story of fewer words has no opening and continuation; it is skipped."""
 SENTENCES = 2
 SAMPLED_TOKENS = 48
 ANSWERS = 4
@@ -49,7 +51,7 @@ def generate(config: DemoDataConfig, folder: Path) -> None:
         )
     random = Random(f"{config.seed}/tinystories")
     stories = [row["text"] for row in _read(Path(config.source) / "stories.jsonl.gz")]
-    pairs = [opening_and_continuation(story, random) for story in stories]
+    pairs = [opening_and_continuation(story, random) for story in stories if len(story.split()) >= LEAST_WORDS]
     given = [row["prompt"] for row in _read(Path(config.source) / "rl_prompts.jsonl.gz")]
     prompts = list(dict.fromkeys([*given, *(prompt for prompt, _ in pairs)]))
     write_rows(
@@ -128,10 +130,7 @@ def _sample_answers(config: DemoDataConfig, prompts: Sequence[str], round_number
         end_ids=[chat.end_id],
         pad_id=chat.pad_id,
     )
-    texts = [
-        first_sentences(chat.decode_response(ids[mask].tolist()), SENTENCES)
-        for ids, mask in zip(samples.response_ids, samples.response_mask, strict=True)
-    ]
+    texts = [first_sentences(chat.decode_response(ids), SENTENCES) for ids in samples.response_lists()]
     return [texts[start : start + ANSWERS] for start in range(0, rows, ANSWERS)]
 
 

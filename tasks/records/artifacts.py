@@ -18,7 +18,7 @@ POLICY_ALGORITHMS = ("ppo",)
 TRAINED = ("sft", "reward", "policy")
 """Stages that train; the accelerator is theirs while they run."""
 
-SAMPLED = (*TRAINED, "evaluate")
+SAMPLED = ("reward", "policy", "evaluate")
 """Stages that keep responses to be read."""
 
 Split = Literal["train", "validation", "held_out"]
@@ -47,8 +47,10 @@ FIGURES = METRICS / "figures"
 
 PARAMS = Path("params.yaml")
 PIPELINE = Path("dvc.yaml")
+LOCK = Path("dvc.lock")
 STATE = Path(".rlhf")
 """What this machine needs and no other: servers' databases, logs, scratch."""
+LOGS = STATE / "logs"
 
 
 def find_root(start: Path | None = None) -> Path:
@@ -74,6 +76,11 @@ def scratch(stage: str) -> Path:
     return STATE / "scratch" / stage
 
 
+def reports(attempt: Path) -> Path:
+    """What an attempt of a stage has reported so far, in its scratch folder."""
+    return attempt / "metrics.jsonl"
+
+
 def exit_file(stage: str) -> Path:
     """How the last process of a stage ended."""
     return scratch(stage) / "exit.json"
@@ -86,7 +93,7 @@ def running_file(stage: str) -> Path:
 
 def log_file(stage: str) -> Path:
     """What the processes of a stage printed, and their stack traces."""
-    return STATE / "logs" / f"{stage}.log"
+    return LOGS / f"{stage}.log"
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

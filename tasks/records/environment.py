@@ -42,9 +42,14 @@ def embedded(root: Path) -> dict[str, str]:
     if not _user_dvc_config().exists():
         # Their remotes and credentials stand in the user's own file, where there is one.
         defaults["DVC_GLOBAL_CONFIG_DIR"] = str(state / "dvc")
-    if (os.cpu_count() or 1) <= SMALL_MACHINE:
+    if is_small_machine():
         defaults["OMP_NUM_THREADS"] = "1"
     return defaults
+
+
+def is_small_machine() -> bool:
+    """Whether processes of this machine compute with one thread each."""
+    return (os.cpu_count() or 1) <= SMALL_MACHINE
 
 
 def apply(root: Path, environment: MutableMapping[str, str] = os.environ) -> None:

@@ -23,10 +23,11 @@ from rlcore.configs import (
     SFTConfig,
     StageConfig,
     ValidateConfig,
-    build_config,
 )
 from rlcore.errors import ConfigError
+from rlcore.sections import build_config
 from tasks.records.artifacts import PARAMS, POLICY_ALGORITHMS, write_text
+from tasks.records.wording import first_line
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
-        raise ConfigError(f"{path}: not YAML at {place}: {_first_line(error.problem or error.context)}.") from None
+        raise ConfigError(f"{path}: not YAML at {place}: {first_line(error.problem or error.context)}.") from None
     except YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {_first_line(str(error))}.") from None
+        raise ConfigError(f"{path}: not YAML: {first_line(str(error))}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: found {type(values).__name__}, expected a mapping of sections.")
     return values
@@ -240,7 +241,3 @@ def _round_trip() -> YAML:
         type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
     )
     return yaml
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "no reason given").strip().splitlines()[0].rstrip(".")

@@ -71,7 +71,7 @@ def living(group: int) -> list[int]:
     members = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            state, _, member_of = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+            state, _, member_of = _stat(folder.name)[:3]
             if int(member_of) == group and state not in "ZX":
                 members.append(int(folder.name))
     return members
@@ -80,9 +80,15 @@ def living(group: int) -> list[int]:
 def start_ticks(process: int) -> int | None:
     """When a process started, in clock ticks since boot: with its id it names a process once and for all."""
     try:
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+        return int(_stat(process)[19])
     except OSError:
         return None
+
+
+def process_start() -> float:
+    """When this process started, in seconds since 1970: its imports happen after that."""
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat("self")[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 def remember_group(note: Path, group: int) -> None:
@@ -122,6 +128,11 @@ def held(path: Path, on_wait: Callable[[str], None] = lambda owner: None) -> Ite
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}, file)
         file.flush()
         yield
+
+
+def _stat(process: int | str) -> list[str]:
+    """What the kernel says of a process, from its state on; the name before it may hold blanks and brackets."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 def _try_lock(file: IO[Any]) -> bool:

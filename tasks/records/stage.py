@@ -2,7 +2,7 @@
 
     def train_policy(config: PPOConfig) -> None:
         with stage("ppo", config) as run:
-            train = trainer_for("ppo", "own")
+            train = trainer_for("ppo")
             sinks = {"on_metrics": run.log, "on_samples": run.log_samples}
             run.finish(train(config, data, POLICY_DIR, resume_dir=run.resume_dir, **sinks))
 
@@ -34,8 +34,12 @@ from rlcore.configs import StageConfig
 from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.results import TrainResult
 from tasks.records import artifacts
+from tasks.records.environment import is_small_machine
+from tasks.records.folders import named_folders
 from tasks.records.parameters import SECTIONS, read_yaml, stage_config
+from tasks.records.processes import process_start
 from tasks.records.trace import TOTAL_STEPS, SampleTrace, Trace, line
+from tasks.records.wording import first_line
 
 DONE, FAILED, CONFIGURATION, TRANSIENT, CANCELLED = 0, 1, 2, 75, 143
 """How a stage ends: as asked; by a fault of ours; by a setting or data; by something that may pass; by a signal."""
@@ -64,13 +68,13 @@ class StageRun:
 
     def __init__(self, stage: str, directory: Path):
         self.stage = stage
-        self.resume_dir = directory / "state"
-        self._finished = directory / "finished"
-        if self._finished.exists():
+        self.resume_dir = _state(directory)
+        if _is_recorded(stage, directory, Path()):
             # A finished attempt is asked for again: its outputs were lost, or somebody wants it anew.
             shutil.rmtree(directory)
+        self._finished = _finished(directory)
         self.resume_dir.mkdir(parents=True, exist_ok=True)
-        self._trace = Trace(directory / "metrics.jsonl")
+        self._trace = Trace(artifacts.reports(directory))
         self._samples = SampleTrace(directory / "samples.jsonl")
         self._first_report = True
 
@@ -90,7 +94,10 @@ class StageRun:
         self._samples.append(step, rows)
 
     def finish(self, result: TrainResult | None = None) -> None:
-        """Publish trace and samples as outputs of the stage and give up the state to resume from.
+        """Publish trace and samples as outputs of the stage.
+
+        The state to resume from stays until `dvc.lock` names the outputs: whoever is killed before that goes on from
+        it. It goes with `drop_states`, or when the stage starts again.
 
         Args:
             result: of a trainer; its best step and the metrics there end the trace, under the prefix `best/`.
@@ -102,8 +109,7 @@ class StageRun:
         artifacts.write_text(artifacts.TRACES[self.stage], trace)
         if self.stage in artifacts.SAMPLES:
             artifacts.write_text(artifacts.SAMPLES[self.stage], self._samples.text())
-        self._finished.touch()
-        shutil.rmtree(self.resume_dir)
+        artifacts.write_text(self._finished, artifacts.content_md5(artifacts.TRACES[self.stage]))
 
 
 @contextmanager
@@ -124,7 +130,9 @@ def stage(section: str, config: StageConfig) -> Iterator[StageRun]:
 
 
 def stage_key(name: str, config: StageConfig, root: Path = Path(), known: Mapping[str, str] | None = None) -> str:
-    """Hash of a stage's config and of the content of its dependencies in `dvc.yaml`, 32 hexadecimal digits.
+    """Hash of a stage's config and of the content of its dependencies, 32 hexadecimal digits.
+
+    The dependencies are those of `dvc.yaml` and the folders that the config names.
 
     Args:
         name: of the stage.
@@ -134,8 +142,17 @@ def stage_key(name: str, config: StageConfig, root: Path = Path(), known: Mappin
     """
     known = known or {}
     contents = {path: known.get(path) or artifacts.content_md5(root / path) for path in _dependencies(name, root)}
+    contents |= named_folders(config, root)
     text = json.dumps({"config": config.model_dump(mode="json"), "deps": contents}, sort_keys=True)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def drop_states(name: str, root: Path) -> None:
+    """Give up the state of attempts of a stage whose outputs `dvc.lock` names: nobody resumes from it."""
+    for directory in (root / artifacts.scratch(name)).glob("*/"):
+        if _is_recorded(name, directory, root):
+            with suppress(FileNotFoundError):
+                shutil.rmtree(_state(directory))
 
 
 def main(function: Callable[[Config], object], config_class: type[Config], section: str | None = None) -> NoReturn:
@@ -175,13 +192,6 @@ def main(function: Callable[[Config], object], config_class: type[Config], secti
     sys.exit(code)
 
 
-def process_start() -> float:
-    """When this process started, in seconds since 1970: its imports happen after that."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - age
-
-
 def exit_code_of(error: BaseException) -> int:
     """The exit code that tells a scheduler what to do about an error."""
     if isinstance(error, Cancelled | KeyboardInterrupt):
@@ -217,7 +227,7 @@ def _run(
 
 def _describe(error: Exception, code: int, log: Path) -> str:
     if code == FAILED:
-        return f"{type(error).__name__}: {_first_line(str(error))} The stack trace is in {log}."
+        return f"{type(error).__name__}: {first_line(str(error))}. The stack trace is in {log}."
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
         advice = (
@@ -225,10 +235,6 @@ def _describe(error: Exception, code: int, log: Path) -> str:
         )
         return f"{place}{error.strerror}. {advice}"
     return str(error) or type(error).__name__
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0].rstrip(".") + "." if text.strip() else "no message."
 
 
 def _dependencies(name: str, root: Path) -> list[str]:
@@ -247,12 +253,30 @@ def _dependencies(name: str, root: Path) -> list[str]:
     return [re.sub(r"\$\{([\w.]+)\}", value_of, path) for path in definition.get("deps", [])]
 
 
+def _state(directory: Path) -> Path:
+    return directory / "state"
+
+
+def _finished(directory: Path) -> Path:
+    """Holds the md5 of the trace that the attempt published; a trace holds times, so no other attempt has its md5."""
+    return directory / "finished"
+
+
+def _is_recorded(name: str, directory: Path, root: Path) -> bool:
+    """Whether `dvc.lock` names what the attempt in `directory` published."""
+    if not _finished(directory).exists() or not (root / artifacts.LOCK).exists():
+        return False
+    locked = read_yaml(root / artifacts.LOCK).get("stages", {}).get(name, {})
+    recorded = {entry["path"]: entry.get("md5") for entry in locked.get("outs", [])}
+    return recorded.get(str(artifacts.TRACES[name])) == _finished(directory).read_text(encoding="utf-8")
+
+
 def _prune(home: Path, key: str) -> None:
     """Keep this attempt's folder and the newest one that was interrupted under other settings."""
     others = [folder for folder in home.glob("*/") if folder.name != key]
-    others.sort(key=lambda folder: ((folder / "finished").exists(), -folder.stat().st_mtime))
+    others.sort(key=lambda folder: (_finished(folder).exists(), -folder.stat().st_mtime))
     for position, folder in enumerate(others):
-        if position > 0 or (folder / "finished").exists():
+        if position > 0 or _finished(folder).exists():
             shutil.rmtree(folder)
 
 
@@ -280,7 +304,7 @@ def _log_to(path: Path) -> None:
 
 def _limit_threads() -> None:
     """One thread on small machines, where more cost time and the order of sums decides the numbers."""
-    if "OMP_NUM_THREADS" not in os.environ and (os.cpu_count() or 1) <= 4:
+    if "OMP_NUM_THREADS" not in os.environ and is_small_machine():
         os.environ["OMP_NUM_THREADS"] = "1"
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)

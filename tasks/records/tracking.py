@@ -1,15 +1,14 @@
 """MLflow: every run once, every point once.
 
-Only this module and the registration know MLflow. All calls go through `MlflowClient` with explicit run ids: the fluent
-interface keeps its active run for each thread apart. Import it late; it takes seconds.
+Runs are written here alone; versions and aliases are the business of the registration. All calls go through
+`MlflowClient` with explicit run ids: the fluent interface keeps its active run for each thread apart. Import it late;
+it takes seconds.
 """
 
 import json
 import os
 import socket
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,9 +23,11 @@ from mlflow.exceptions import MlflowException
 from rlcore.errors import ConfigError, DataError, RLCoreError
 from tasks.records import artifacts
 from tasks.records.environment import artifact_location
+from tasks.records.reachable import answers
 from tasks.records.stage import TRANSIENT
 from tasks.records.trace import RESERVED
 from tasks.records.versioning import StageFacts, commit_of
+from tasks.records.wording import first_line
 
 EXPERIMENT = "rlhf-pipeline"
 POLICY_MODEL = "rlhf-policy"
@@ -118,7 +119,9 @@ class Tracker:
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:
             return experiment.experiment_id
-        return self.client.create_experiment(EXPERIMENT, artifact_location(self.root, self.uri))
+        # Without this tag MLflow opens its pages for prompts and traces instead of those for training runs.
+        tags = {"mlflow.experimentKind": "custom_model_development"}
+        return self.client.create_experiment(EXPERIMENT, artifact_location(self.root, self.uri), tags)
 
     def _search(self, condition: str) -> list[Run]:
         return list(self.client.search_runs([self.experiment_id], condition, order_by=["attributes.start_time ASC"]))
@@ -217,9 +220,9 @@ def recording() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(str(error))
         raise TrackingFailed(
-            f"MLflow at {os.environ['MLFLOW_TRACKING_URI']}: {reason} See to it, and run again."
+            f"MLflow at {os.environ['MLFLOW_TRACKING_URI']}: {reason}. See to it, and run again."
         ) from error
 
 
@@ -285,14 +288,5 @@ def _provenance(root: Path) -> dict[str, str]:
 
 def _look_for_server(uri: str) -> None:
     """MLflow's own client would try for minutes."""
-    if not uri.startswith(("http://", "https://")):
-        return
-    try:
-        with urllib.request.urlopen(f"{uri}/health", timeout=5.0):
-            pass
-    except urllib.error.HTTPError:
-        pass  # It answers; whether it knows this page is its business.
-    except OSError as error:
-        raise TrackingFailed(
-            f"MLflow at {uri} does not answer: {error}. Start it, or unset MLFLOW_TRACKING_URI."
-        ) from None
+    if uri.startswith(("http://", "https://")) and not answers(f"{uri}/health"):
+        raise TrackingFailed(f"MLflow at {uri} does not answer. Start it, or unset MLFLOW_TRACKING_URI.")

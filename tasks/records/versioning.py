@@ -22,7 +22,6 @@ from tasks.records.parameters import read_yaml
 from tasks.records.processes import end_remembered, remember_group, run_group
 from tasks.records.stage import CONFIGURATION, DONE, FAILED, TRANSIENT
 
-LOCK_FILE = Path("dvc.lock")
 _LEFTOVER = artifacts.STATE / "running-group.json"
 _LOG_LIMIT = 1 << 20
 _KILLED = (-9, 137)
@@ -143,9 +142,9 @@ def facts(stage: str, root: Path) -> StageFacts:
     Raises:
         DataError: `dvc.lock` does not know the stage.
     """
-    locked = read_yaml(root / LOCK_FILE).get("stages", {}).get(stage)
+    locked = read_yaml(root / artifacts.LOCK).get("stages", {}).get(stage)
     if locked is None:
-        raise DataError(f"{LOCK_FILE}: no stage {stage!r}. Run the pipeline, or `dvc repro {stage}`.")
+        raise DataError(f"{artifacts.LOCK}: no stage {stage!r}. Run the pipeline, or `dvc repro {stage}`.")
     note = _exit_note(root, stage)
     seconds = {name: note[f"{name}_seconds"] for name in ("wall", "cpu", "import")} if note else {}
     deps, outs = (
@@ -194,7 +193,7 @@ def place_champion(md5: str | None, root: Path) -> None:
 
 def uncommitted(root: Path) -> list[str]:
     """Which of `dvc.lock` and `params.yaml` git shows as changed or new; empty without git."""
-    names = [str(LOCK_FILE), str(artifacts.PARAMS)]
+    names = [str(artifacts.LOCK), str(artifacts.PARAMS)]
     said = _git(root, "status", "--porcelain", "--", *names)
     return [line[3:] for line in said.splitlines()]
 

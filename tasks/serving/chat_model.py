@@ -52,23 +52,28 @@ class ChatModel(PythonModel):
         return answers[0] if len(answers) == 1 else answers
 
     def _answer(self, request: Mapping[Hashable, Any]) -> dict[str, Any]:
+        from rlcore.models import context_length
         from rlcore.sampling import SamplingParams, generate
 
         prompt_ids = self.chat.encode_prompt(_prompt_of(request["messages"]))
-        room = getattr(self.model.config, "max_position_embeddings", None)
         limit = int(_given(request, "max_tokens", DEFAULT_MAX_TOKENS))
+        context = context_length(self.model)
+        if context is not None:
+            # A long chat loses its beginning, so that up to half of the context is left for the answer.
+            prompt_ids = self.chat.cut_prompt(prompt_ids, context - min(limit, context // 2))
+            limit = min(limit, context - len(prompt_ids))
         samples = generate(
             self.model,
             [prompt_ids],
             SamplingParams(
-                max_new_tokens=limit if room is None else min(limit, room - len(prompt_ids)),
+                max_new_tokens=limit,
                 temperature=float(_given(request, "temperature", DEFAULT_TEMPERATURE)),
             ),
             seeds=[int(_given(request, "seed", secrets.randbits(63)))],
             end_ids=[self.chat.end_id],
             pad_id=self.chat.pad_id,
         )
-        response_ids = samples.response_ids[0][samples.response_mask[0]].tolist()
+        response_ids = samples.response_lists()[0]
         message = {"role": "assistant", "content": self.chat.decode_response(response_ids)}
         reason = "stop" if bool(samples.terminated[0]) else "length"
         return {

@@ -17,7 +17,7 @@ def prefect_api(tmp_path_factory):
     try:
         with running(prefect_server(root)) as server:
             server.wait()
-            yield f"http://127.0.0.1:{server.port}/api"
+            yield f"{server.url}/api"
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)

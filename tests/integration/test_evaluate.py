@@ -28,6 +28,8 @@ from tasks.records.artifacts import (
     read_rows,
     write_rows,
 )
+from tasks.records.trace import last_values
+from tests.support.metric_names import unexplained
 from tests.support.workspace import HELD_OUT, VALIDATION, make_workspace, save_model
 
 CONFIG = EvaluateConfig(samples_per_prompt=3, max_new_tokens=6, bootstrap_samples=100, example_prompts=3)
@@ -63,6 +65,12 @@ def test_evaluate_json_holds_plain_numbers_with_intervals(measured: Path):
     report = decide(GateConfig(), metrics)
     assert all(reason.found is not None for reason in report.reasons)
     assert not report.passed
+
+
+def test_every_number_is_explained(measured: Path):
+    names = set(read_json(measured / EVALUATE)) | set(last_values(read_rows(measured / TRACES["evaluate"])))
+    assert {"gold_greedy/sft", "win/gain_low", "response/distinct_1/sft", "validation/gold"} <= names
+    assert unexplained(names, ("gold", "number_right", "format_right")) == set()
 
 
 def test_kl_is_the_difference_of_two_forward_passes(measured: Path):
@@ -131,6 +139,32 @@ def test_without_a_checker_the_reward_model_judges(measured: Path, tmp_path: Pat
     assert not [name for name in metrics if name.startswith(("gold", "number_right", "validation_gold"))]
     assert metrics["win/policy"] + metrics["win/sft"] == 1.0  # scores of different answers do not tie
     assert metrics["win/gain"] == pytest.approx(metrics["win/policy"] - metrics["win/sft"])
+
+
+def manners(row: dict, response: str, finished: bool) -> dict[str, float]:
+    """A checker that has no measure of the name gold."""
+    return {"words": float(len(response.split()))}
+
+
+def test_a_checker_may_measure_other_things_than_gold(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copytree(measured, tmp_path / "copy")
+    metrics = run(tmp_path / "copy", monkeypatch, CONFIG.model_copy(update={"gold": f"{__name__}:manners"}))
+    assert {"words/policy", "words/gain", "words/gain_low", "win/gain"} <= set(metrics)
+    assert not [name for name in metrics if "gold" in name]
+    assert "validation/words" in read_rows(TRACES["evaluate"])[0]
+
+
+def test_a_checker_whose_measures_differ_between_answers_is_refused(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(measured, tmp_path / "copy")
+    with pytest.raises(DataError, match="evaluate.gold: measured gold for one answer, and length for another"):
+        run(tmp_path / "copy", monkeypatch, CONFIG.model_copy(update={"gold": f"{__name__}:fickle"}))
+
+
+def fickle(row: dict, response: str, finished: bool) -> dict[str, float]:
+    """Measures one thing or another."""
+    return {"gold" if row["prompt"].startswith("Add 1") else "length": 1.0}
 
 
 def test_perplexity_is_that_of_the_answers_under_the_text_model(

@@ -89,8 +89,8 @@ def test_data_parameters_and_versions_are_recorded(checkout, runs):
         path: artifacts.content_md5(checkout / path)
         for path in ("data/validated", "data/models/sft", "data/models/reward")
     }
-    assert policy.data.params["kl_target"] == "1.25"
-    assert pipeline.data.params["ppo.kl_target"] == "1.25"
+    assert policy.data.params["kl_target"] == "1.0"
+    assert pipeline.data.params["ppo.kl_target"] == "1.0"
     assert pipeline.data.tags["mlflow.source.git.commit"] == git(checkout, "rev-parse", "HEAD").strip()
     assert pipeline.data.metrics["gold/policy"] == 0.8
     assert pipeline.data.metrics["gate/passed"] == 0

@@ -12,7 +12,7 @@ import torch
 
 from rlcore.dpo import PreferenceDataset, reference, trainer
 from rlcore.dpo.run import TrainingRun
-from rlcore.errors import CheckpointError
+from rlcore.errors import CheckpointError, ConfigError
 from rlcore.scratch import build_model
 from tests.support.dpo import SHAPE, SWAPPED, config, new_trainer, pairs, same
 from tests.support.tiny import tiny_tokenizer
@@ -121,7 +121,7 @@ def test_the_reference_is_measured_once_for_all_epochs_and_calls(measured: list[
 def test_the_reference_on_disk_serves_the_same_model_and_pairs_and_no_others(tmp_path: Path, measured: list[int]):
     def values(data: PreferenceDataset, seed: int = 1) -> torch.Tensor:
         model = build_model(SHAPE, tiny_tokenizer(), seed)
-        return new_trainer(config(), model=model).start(data, resume_dir=tmp_path).pairs.ref_logprobs
+        return new_trainer(config(), model=model).start(data, resume_dir=tmp_path).pairs.ref_sequence_logprobs
 
     first = values(pairs())
     assert torch.equal(values(pairs()), first)
@@ -138,6 +138,12 @@ def test_the_reference_on_disk_serves_the_same_model_and_pairs_and_no_others(tmp
     assert measured == [20, 20, 20, 20]
 
 
+def test_several_launched_processes_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="The DPO trainer: found WORLD_SIZE=2, expected one process"):
+        new_trainer(config())
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):
     new_trainer(config()).train(pairs(), resume_dir=tmp_path)
     others = [
@@ -146,7 +152,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):
         (config(), pairs(), {"model": build_model(SHAPE, tiny_tokenizer(), seed=2)}),
     ]
     for settings, data, arguments in others:
-        with pytest.raises(CheckpointError, match="other settings, pairs or reference"):
+        with pytest.raises(CheckpointError, match="other settings or data"):
             new_trainer(settings, **arguments).train(data, resume_dir=tmp_path)
     # how often is saved and reported changes no number
     assert new_trainer(config(save_every=3, logging_steps=2)).train(pairs(), resume_dir=tmp_path)["loss"] == []

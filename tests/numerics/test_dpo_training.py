@@ -114,7 +114,7 @@ def test_the_trace_names_what_it_holds_and_averages_over_the_pairs_since_the_las
     assert [step for step, _ in seen] == [0, 0, 3, 4]
     assert set(seen[2][1]) == {
         *(f"dpo/{name}" for name in ("loss", "accuracy", "margin_mean", "chosen_reward_mean", "rejected_reward_mean")),
-        *(f"optim/{name}" for name in ("grad_norm", "learning_rate", "skipped_total")),
+        *(f"optim/{name}" for name in ("grad_norm", "learning_rate", "non_finite_steps")),
     }
     assert {"validation/loss", "validation/accuracy", "validation/margin_mean"} < set(seen[3][1])
     assert seen[2][1]["dpo/loss"] == pytest.approx(sum(history["loss"][:3]) / 3)
@@ -211,7 +211,7 @@ def test_numbers_that_are_not_finite_stop_training_and_keep_the_checkpoint(tmp_p
     # step 3 was skipped and has no loss to report
     assert reports[-1][0] == 3
     assert not any(name.startswith("dpo/") for name in reports[-1][1])
-    assert reports[-1][1]["optim/skipped_total"] == 1.0
+    assert reports[-1][1]["optim/non_finite_steps"] == 1.0
 
 
 def test_a_reference_that_is_not_finite_is_found_before_training():

@@ -5,14 +5,21 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
 
-from rlcore.errors import ConfigError, DataError, TrainingDiverged
-from rlcore.ppo import PPOTrainer
-from tests.support.ppo import PROMPTS, share_of_e, tiny_config, tiny_trainer
+from rlcore.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
+from rlcore.models import save_causal_lm
+from rlcore.ppo import PPOTrainer, train
+from rlcore.ppo import trainer as ppo_trainer
+from rlcore.results import TrainResult
+from rlcore.scratch import build_model, train_tokenizer
+from tests.support.ppo import PROMPTS, SHAPE, share_of_e, tiny_config, tiny_trainer
+from tests.support.tiny import tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,6 +113,138 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
     assert history == {name: values[2:] for name, values in whole_history.items()}
 
 
+@pytest.mark.parametrize(
+    ("changes", "prompts", "validation", "named"),
+    [
+        ({"learning_rate": 1e-3}, PROMPTS, PROMPTS[:4], "config.learning_rate: found 0.003, expected 0.001"),
+        ({"seed": 1}, PROMPTS, PROMPTS[:4], "config.seed: found 0, expected 1"),
+        ({}, PROMPTS[:-1], PROMPTS[:4], "prompts: found"),
+        ({}, [{"prompt": prompt, "row": 1} for prompt in PROMPTS], PROMPTS[:4], "prompts: found"),
+        ({}, PROMPTS, PROMPTS[:3], "validation: found"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, changes, prompts, validation, named):
+    trainer = tiny_trainer(tiny_config(num_iterations=1))
+    trainer.train(PROMPTS, validation_prompts=PROMPTS[:4], resume_dir=tmp_path)
+    trainer.close()
+    before = (tmp_path / "best" / "model.safetensors").read_bytes()
+    other = tiny_trainer(tiny_config(**{"num_iterations": 1, **changes}))
+    with pytest.raises(CheckpointError, match=named):
+        other.train(prompts, validation_prompts=validation, resume_dir=tmp_path)
+    other.close()
+    assert (tmp_path / "best" / "model.safetensors").read_bytes() == before
+
+
+def test_a_checkpoint_of_another_reference_is_refused(tmp_path: Path):
+    for seed, outcome in ((1, nullcontext()), (2, pytest.raises(CheckpointError, match="frozen: found"))):
+        reference = build_model(SHAPE, tiny_tokenizer(), seed=seed)
+        trainer = tiny_trainer(tiny_config(num_iterations=1), reference_model=reference)
+        with outcome:
+            trainer.train(PROMPTS, resume_dir=tmp_path)
+        trainer.close()
+
+
+def test_more_iterations_and_other_saving_go_on_from_the_checkpoint(tmp_path: Path):
+    first = tiny_trainer(tiny_config(num_iterations=1))
+    first.train(PROMPTS, resume_dir=tmp_path)
+    first.close()
+    longer = tiny_trainer(tiny_config(num_iterations=3, save_every=2))
+    assert len(longer.train(PROMPTS, resume_dir=tmp_path)["rewards"]) == 2
+    longer.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """Folder of the tiny policy."""
+    model = build_model(SHAPE, tiny_tokenizer(), seed=1)
+    save_causal_lm(model, tiny_tokenizer(), tmp_path / "start")
+    return tmp_path / "start"
+
+
+def run_into(folder: Path, start: Path, **arguments) -> tuple[TrainResult, list[int]]:
+    """The common interface over the tiny policy; the result, and the iterations that trained."""
+    steps: list[int] = []
+    rows = datasets.Dataset.from_dict({"prompt": PROMPTS})
+    data = datasets.DatasetDict(train=rows, validation=rows.select(range(4)))
+
+    def report(step: int, metrics: dict[str, float]) -> None:
+        if "policy/loss" in metrics:
+            steps.append(step)
+
+    config = tiny_config(model_name=str(start), num_iterations=2)
+    return train(config, data, folder, reward=share_of_e, on_metrics=report, **arguments), steps
+
+
+def test_a_second_run_into_a_folder_trains_again_and_leaves_nothing_beside_the_model(tmp_path: Path, start: Path):
+    first, first_steps = run_into(tmp_path / "policy", start)
+    weights = (tmp_path / "policy" / "model.safetensors").read_bytes()
+    second, second_steps = run_into(tmp_path / "policy", start)
+    assert first_steps == second_steps == [1, 2]
+    assert (tmp_path / "policy" / "model.safetensors").read_bytes() == weights
+    assert (first.best_step, first.best_metrics) == (second.best_step, second.best_metrics)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy", "start"]
+
+
+def test_the_best_metrics_are_metrics_and_the_step_is_apart(tmp_path: Path, start: Path):
+    result, _ = run_into(tmp_path / "policy", start)
+    assert result.best_step in {0, 2}
+    assert all(name.startswith("validation/") for name in result.best_metrics)
+
+
+def test_a_subfolder_of_the_best_model_is_published_too(tmp_path: Path, start: Path, monkeypatch):
+    def save_with_subfolder(model, tokenizer, folder):
+        save_causal_lm(model, tokenizer, folder)
+        (folder / "extra").mkdir()
+        (folder / "extra" / "note.txt").write_text("kept")
+
+    monkeypatch.setattr(ppo_trainer, "save_causal_lm", save_with_subfolder)
+    run_into(tmp_path / "policy", start)
+    assert (tmp_path / "policy" / "extra" / "note.txt").read_text() == "kept"
+
+
+def test_a_folder_may_be_the_reference(tmp_path: Path, start: Path):
+    own, _ = run_into(tmp_path / "own", start)
+    named, _ = run_into(tmp_path / "named", start, reference=start)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("own", "named")]
+    assert weights[0] == weights[1]
+    assert own.best_metrics == named.best_metrics
+
+
+def test_a_reference_with_another_vocabulary_is_refused():
+    shape = SHAPE.model_copy(update={"vocab_size": 290})
+    texts = [f"{prompt} Sure." for prompt in PROMPTS]
+    other = build_model(shape, train_tokenizer(texts, 290), seed=1)
+    sizes = len(tiny_tokenizer()), other.get_input_embeddings().num_embeddings
+    assert sizes[0] != sizes[1]
+    with pytest.raises(ConfigError, match=f"Found {sizes[0]} tokens in the policy's vocabulary and {sizes[1]}"):
+        tiny_trainer(tiny_config(), reference_model=other)
+
+
+def test_a_trainer_leaves_the_random_stream_of_its_caller_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    trainer = tiny_trainer(tiny_config(num_iterations=1))
+    trainer.train(PROMPTS)
+    trainer.close()
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_responses_are_sampled_by_seed():
+    trainer = tiny_trainer(tiny_config())
+    first, again, other = (trainer.generate_responses(PROMPTS, seed=seed) for seed in (0, 0, 1))
+    trainer.close()
+    assert len(first) == len(PROMPTS)
+    assert first == again
+    assert first != other
+
+
+def test_several_launched_processes_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="The PPO trainer: found WORLD_SIZE=2, expected one process"):
+        tiny_trainer(tiny_config())
+
+
 CHILD = """
     import os, signal, sys
     from pathlib import Path
@@ -144,7 +283,10 @@ def test_a_reward_source_that_is_wrong_says_so_and_names_itself():
     def not_a_number(prompts, responses, metadata=None):
         return [float("nan")] * len(responses)
 
-    for source, message in ((too_few, "too_few returned 1 scores for 16"), (not_a_number, "not_a_number returned nan")):
+    for source, message in (
+        (too_few, "too_few returned 1 scores for 16"),
+        (not_a_number, "not_a_number, response 0, returned nan"),
+    ):
         trainer = tiny_trainer(tiny_config(), reward_fn=source)
         with pytest.raises(DataError, match=message):
             trainer.train(PROMPTS)

@@ -20,7 +20,8 @@ from rlcore.checkpoint import load_checkpoint
 from rlcore.configs import RewardModelConfig, ScratchModelConfig
 from rlcore.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from rlcore.reward import RewardModel, RewardModelSource, training
-from rlcore.reward.training import learning_rate_share, train
+from rlcore.reward.training import train
+from rlcore.schedule import learning_rate_share
 from rlcore.scratch import build_model, train_tokenizer
 
 PROMPTS = [f"Say {number}." for number in range(14)]
@@ -288,6 +289,12 @@ def test_a_checkpoint_of_another_run_is_refused(start, tmp_path, change):
     other["train"] = other["train"].select(range(13, -1, -1))
     with pytest.raises(CheckpointError, match="other settings or data"):
         train(settings(start), other, tmp_path / "m", resume_dir=tmp_path / "s")
+
+
+def test_several_launched_processes_are_refused(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="The reward trainer: found WORLD_SIZE=2, expected one process"):
+        train(settings(start), pairs(), tmp_path / "m")
 
 
 def test_reporting_and_saving_may_change_on_resume(start, tmp_path, uninterrupted):

@@ -1,6 +1,7 @@
 """Supervised fine-tuning: only response tokens are targets, and a resumed run ends where the uninterrupted one does."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import datasets
@@ -8,9 +9,10 @@ import pytest
 import torch
 
 from rlcore.configs import ScratchModelConfig, SFTConfig
-from rlcore.errors import DataError
+from rlcore.errors import CheckpointError, DataError
 from rlcore.formatting import ChatFormat
 from rlcore.models import load_causal_lm, load_tokenizer
+from rlcore.scratch import build_model
 from rlcore.trl_trainers import sft
 from tests.support.tiny import tiny_tokenizer
 
@@ -49,6 +51,40 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
     whole, resumed = weights_of(tmp_path / "whole"), weights_of(tmp_path / "resumed")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert [row for row in whole_trace if row[0] > 3] == [row for row in resumed_trace if row[0] > 3]
+
+
+def test_a_second_run_into_a_folder_trains_again_and_leaves_nothing_beside_the_model(tmp_path: Path):
+    steps: list[int] = []
+    for _ in range(2):
+        sft.train(CONFIG, DATA, tmp_path / "model", on_metrics=lambda step, _: steps.append(step))
+    assert steps.count(1) == steps.count(CONFIG.max_steps) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):
+    def train(config: SFTConfig, rows: list[dict[str, str]]) -> None:
+        data = datasets.DatasetDict(train=datasets.Dataset.from_list(rows))
+        sft.train(config, data, tmp_path / "model", resume_dir=tmp_path / "steps")
+
+    train(CONFIG, ROWS)
+    with pytest.raises(CheckpointError, match="config.learning_rate: found 0.01, expected 0.02"):
+        train(CONFIG.model_copy(update={"learning_rate": 0.02}), ROWS)
+    with pytest.raises(CheckpointError, match="demonstrations: found"):
+        train(CONFIG, ROWS[::-1])
+    # how often is saved and reported changes no number
+    train(CONFIG.model_copy(update={"save_steps": 2, "logging_steps": 3}), ROWS)
+    (tmp_path / "steps" / sft.IDENTITY).unlink()
+    with pytest.raises(CheckpointError, match="config.seed: found None, expected 0"):
+        train(CONFIG, ROWS)
+
+
+def test_a_checkpoint_of_another_start_is_refused(tmp_path: Path):
+    for seed, outcome in ((0, nullcontext()), (1, pytest.raises(CheckpointError, match="start: found"))):
+        build_model(SCRATCH, tiny_tokenizer(), seed).save_pretrained(tmp_path / "start")
+        tiny_tokenizer().save_pretrained(tmp_path / "start")
+        config = CONFIG.model_copy(update={"model_name": str(tmp_path / "start")})
+        with outcome:
+            sft.train(config, DATA, tmp_path / "model", resume_dir=tmp_path / "steps")
 
 
 def test_a_half_written_checkpoint_is_not_resumed_from(tmp_path: Path):

@@ -29,7 +29,7 @@ DATA_OF = {
 FAKE_REGISTER = """
 import sys, types
 register = types.ModuleType("tasks.register")
-register.TAG_LIMIT, register.Registered = 250, str
+register.Registered = str
 register.register = lambda config, **facts: f"rlhf-policy version 1, gate passed: {facts['gate'].passed}"
 sys.modules["tasks.register"] = register
 """

@@ -5,16 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import rlcore
-from rlcore.backends import DEFAULT_BACKENDS, TRAINERS
+from rlcore.backends import TRAINERS
 
 PACKAGES = ("rlcore", "tasks")
+NAMED = ("tasks.demos",)
+"""Packages whose modules a setting names: no source says which."""
 
 
 def import_closure(module: str, root: Path) -> set[str]:
     """Files below `rlcore/` and `tasks/` that a module needs, itself included, relative to root.
 
-    An import inside a function counts, and so do two roads that the source hides: a name of the lazy `rlcore` package,
-    and the trainer that `trainer_for("stage")` loads.
+    An import inside a function counts, and so do three roads that the source hides: a name of the lazy `rlcore`
+    package, the trainer that `trainer_for("stage")` loads, and the modules of NAMED, of which a setting names one.
     """
     files: dict[str, str] = {}
     unread = [module]
@@ -26,6 +28,8 @@ def import_closure(module: str, root: Path) -> set[str]:
         files[name] = path.relative_to(root).as_posix()
         unread += [".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 1)]
         unread += _imports(ast.parse(path.read_text(encoding="utf-8")))
+        if name in NAMED:
+            unread += [f"{name}.{member.stem}" for member in path.parent.glob("*.py") if member != path]
     return set(files.values())
 
 
@@ -42,8 +46,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
                 if node.module == "rlcore" and alias.name in rlcore.__all__:
                     yield getattr(rlcore, alias.name).__module__
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "trainer_for":
-            stage = ast.literal_eval(node.args[0])
-            yield TRAINERS[stage, DEFAULT_BACKENDS[stage]]
+            yield TRAINERS[ast.literal_eval(node.args[0])]
 
 
 def _file_of(name: str, root: Path) -> Path | None:

@@ -146,8 +146,8 @@ def test_shares_that_leave_no_cell_are_refused(shares: dict[str, float], tmp_pat
     ("name", "said"),
     [
         ("arithmetic", "module:function"),
-        ("tasks.demos.nothing:generate", "needs the module tasks.demos.nothing"),
-        ("tasks.demos.arithmetic:nothing", "no function 'nothing'"),
+        ("tasks.demos.nothing:generate", "demo_data.dataset: .* tasks.demos.nothing was not found"),
+        ("tasks.demos.arithmetic:nothing", "demo_data.dataset: .* no function or class 'nothing'"),
     ],
 )
 def test_a_name_that_is_no_function_is_explained(name: str, said: str):

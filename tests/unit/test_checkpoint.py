@@ -5,14 +5,12 @@ import json
 import logging
 import os
 import pickle
-import random
 import re
 import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -22,11 +20,9 @@ from rlcore.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     pack_optimizer,
-    pack_rng,
     publish,
     save_checkpoint,
     unpack_optimizer,
-    unpack_rng,
     write_tensors,
 )
 from rlcore.errors import CheckpointError, ConfigError
@@ -376,19 +372,6 @@ def test_an_optimizer_of_another_model_is_refused():
     wider = torch.optim.AdamW([{"params": [torch.nn.Parameter(torch.ones(3, 4))]}, {"params": [torch.ones(2)]}])
     with pytest.raises(CheckpointError, match=r"\(3, 2\), expected \(3, 4\)"):
         unpack_optimizer(wider, tensors, state)
-
-
-def draws() -> list[float]:
-    return [random.gauss(0, 1), float(numpy.random.standard_normal()), float(torch.randn(()))]
-
-
-def test_random_numbers_go_on_where_they_were(tmp_path):
-    draws()  # leaves python's and numpy's generators with half a pair of Gaussians in store
-    tensors, state = pack_rng()
-    loaded = load_checkpoint(save_checkpoint(tmp_path, 1, {"rng": tensors}, {"rng": state}))
-    expected = [draws() for _ in range(3)]
-    unpack_rng(loaded.tensors["rng"], loaded.state["rng"])
-    assert [draws() for _ in range(3)] == expected
 
 
 def test_the_library_unpickles_nothing():

@@ -8,7 +8,7 @@ import pytest
 
 from rlcore.cli import doctor, main
 from rlcore.errors import ConfigError
-from tasks.servers import HOST, free_port
+from tasks.servers import HOST, ServerFailed, free_port
 
 
 @pytest.fixture
@@ -46,6 +46,7 @@ def raising(error):
         (PermissionError(errno.EACCES, "Permission denied", "/data"), 2, "rlhf: /data: Permission denied."),
         (OSError(errno.EROFS, "Read-only file system", ".rlhf"), 2, "rlhf: .rlhf: Read-only file system."),
         (OSError(errno.ENOSPC, "No space left on device"), 75, "rlhf: this machine: No space left on device."),
+        (ServerFailed("Prefect does not answer."), 75, "rlhf: Prefect does not answer."),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, processors
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from rlcore.configs import DPOConfig, LoraConfig
+from rlcore.configs import DPOConfig
 from rlcore.dpo import PreferenceDataset
 from rlcore.dpo.loss import pair_loss, response_sums
 from rlcore.dpo.run import epoch_steps
@@ -293,7 +293,6 @@ def test_settings_have_the_documented_defaults():
         {"warmup_ratio": 1.1},
         {"batch_size": 0},
         {"max_prompt_length": 512},
-        {"lora": LoraConfig(dropout=0.1)},
         {"unknown": 1},
     ],
 )

@@ -19,8 +19,8 @@ from rlcore.environments import (
     create_math_problem_env,
     environment_named,
     load_episode_environment,
+    play,
     preference_by_score,
-    rollout,
 )
 from rlcore.environments.math_problems import PROBLEMS, arithmetic_value
 from rlcore.errors import ConfigError, DataError, RLCoreError
@@ -34,7 +34,7 @@ def ids_of(text):
     return TOKENIZER(text, add_special_tokens=False)["input_ids"]
 
 
-def play(env, text, end=True):
+def act_out(env, text, end=True):
     """All steps of a response; what they returned."""
     return [env.step(token) for token in [*ids_of(text), *([END] if end else [])]]
 
@@ -128,7 +128,7 @@ def test_a_stop_string_spans_tokens_and_is_no_part_of_the_text():
     env = text_env(stop_sequences=["STOP"])
     env.reset()
     assert len(ids_of("STOP")) > 1
-    results = play(env, "so it goes STOP", end=False)
+    results = act_out(env, "so it goes STOP", end=False)
     assert [result.done for result in results] == [False] * (len(results) - 1) + [True]
     assert results[-1].info["generated_text"] == "so it goes "
     assert results[-1].reward == 3 / 50
@@ -143,7 +143,7 @@ def test_a_stop_string_in_the_prompt_stops_nothing():
 def test_a_stop_string_over_the_border_of_prompt_and_response_stops_nothing():
     env = text_env(prompts=["Say ST"], stop_sequences=["STOP"])
     env.reset()
-    assert not any(result.done for result in play(env, "OP", end=False))
+    assert not any(result.done for result in act_out(env, "OP", end=False))
 
 
 def test_characters_that_span_tokens_come_out_whole():
@@ -151,7 +151,7 @@ def test_characters_that_span_tokens_come_out_whole():
     env = text_env(reward_fn=lambda prompt, generated, full_text: seen.append(generated) or 1.0)
     env.reset()
     assert len(ids_of("é €")) > 3
-    play(env, "é €")
+    act_out(env, "é €")
     assert seen == ["é €"]
 
 
@@ -180,7 +180,7 @@ def test_the_reward_function_is_asked_once_by_keywords():
 
     env = text_env(reward_fn=reward)
     env.reset()
-    last = play(env, "yes")[-1]
+    last = act_out(env, "yes")[-1]
     assert calls == [("Say hi", "yes", "Say hiyes")]
     assert last.reward == last.metrics["reward"] == 0.25
     assert type(last.reward) is float
@@ -233,7 +233,7 @@ def graded(**settings):
 def test_components_are_weighted_in_the_sum_and_raw_in_the_metrics():
     env = graded(reward_weights={"words": 0.5})
     env.reset()
-    results = play(env, "a b c")
+    results = act_out(env, "a b c")
     # 1 * 1 + 0.5 * 3
     assert results[-1].reward == 2.5
     assert results[-1].metrics == {
@@ -256,7 +256,7 @@ def test_the_sum_can_be_asked_for():
 def test_settings_reach_the_episode():
     env = graded(max_length=2, stop_sequences=["b"], temperature=0.5)
     assert env.reset().metadata["temperature"] == 0.5
-    assert [result.done for result in play(env, "ab", end=False)] == [False, True]
+    assert [result.done for result in act_out(env, "ab", end=False)] == [False, True]
     env.reset()
     assert env.step(ids_of("b")[0]).info["generated_text"] == ""
 
@@ -311,7 +311,7 @@ def test_the_right_answer_earns_most_and_the_word_nothing(text, correctness, for
 def test_an_episode_of_arithmetic():
     env = create_math_problem_env(TOKENIZER, max_length=20)
     assert env.reset().prompt == "What is 2 + 2?"
-    assert play(env, "Answer: 4")[-1].reward == pytest.approx(1.1)
+    assert act_out(env, "Answer: 4")[-1].reward == pytest.approx(1.1)
 
 
 def test_every_problem_has_the_answer_that_python_gives():
@@ -405,16 +405,6 @@ def test_a_reward_model_prefers_by_the_difference_of_its_rewards():
     assert model.training
 
 
-def test_a_pairwise_model_is_asked_for_the_pair():
-    class Pairwise(torch.nn.Module):
-        def forward_pair(self, ids_a, mask_a, ids_b, mask_b):
-            assert mask_a.shape == ids_a.shape
-            return torch.tensor([[float(ids_a.shape[1] - ids_b.shape[1])]])
-
-    env = PreferenceComparisonEnv(TOKENIZER, ["p"], preference_model=Pairwise())
-    assert env.preference("p", "a b c", "a") == len(ids_of("a b c")) - 1
-
-
 def test_scores_of_a_source_make_a_preference():
     prefer = preference_by_score(lambda prompts, responses: [len(response) for response in responses])
     assert prefer("p", "abc", "a") == 2
@@ -457,7 +447,7 @@ def scripted(text):
 
 
 def test_a_rollout_records_every_step():
-    trajectory = rollout(graded(), scripted("a b"), max_steps=50)
+    trajectory = play(graded(), scripted("a b"), max_steps=50)
     steps = len(ids_of("a b")) + 1
     assert [len(part) for part in (trajectory.observations, trajectory.actions, trajectory.logprobs)] == [steps] * 3
     assert trajectory.rewards == [0.0] * (steps - 1) + [3.0]
@@ -469,16 +459,16 @@ def test_a_rollout_records_every_step():
 
 
 def test_a_rollout_stops_at_its_limit():
-    trajectory = rollout(text_env(), scripted("a b c"), max_steps=2)
+    trajectory = play(text_env(), scripted("a b c"), max_steps=2)
     assert (len(trajectory.actions), trajectory.done, trajectory.total_reward) == (2, False, 0.0)
     with pytest.raises(ConfigError, match="max_steps=0"):
-        rollout(text_env(), scripted(""), max_steps=0)
+        play(text_env(), scripted(""), max_steps=0)
 
 
 def test_a_rollout_of_whole_responses():
     responses = iter(["long one", "one"])
     env = PreferenceComparisonEnv(TOKENIZER, ["p"], human_feedback_fn=longer_wins)
-    trajectory = rollout(env, lambda _: (torch.tensor(ids_of(next(responses))), torch.tensor(-2.0)), max_steps=9)
+    trajectory = play(env, lambda _: (torch.tensor(ids_of(next(responses))), torch.tensor(-2.0)), max_steps=9)
     assert trajectory.rewards == [0.0, 5.0]
     assert trajectory.done
 

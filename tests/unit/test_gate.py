@@ -5,6 +5,9 @@ import pytest
 from rlcore.configs import GateConfig
 from tasks.gate import decide
 
+CONFIG = GateConfig(min_gain={"gold": 0.10, "number_right": 0.15})
+"""Of the embedded data set, whose checker measures both."""
+
 
 def evaluation(gold_gain: float, number_gain: float, kl: float, drop: float, length_ratio: float, ended: float) -> dict:
     """The numbers that the gate reads, for a policy after a first training."""
@@ -29,7 +32,7 @@ GOOD = evaluation(0.46, 0.25, 1.36, 0.0, 1.14, 0.997)
 
 
 def refused(metrics: dict, config: GateConfig | None = None) -> set[str]:
-    return {reason.rule for reason in decide(config or GateConfig(), metrics).refusals}
+    return {reason.rule for reason in decide(config or CONFIG, metrics).refusals}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,7 @@ def refused(metrics: dict, config: GateConfig | None = None) -> set[str]:
     ids=["seed 0", "seed 1", "seed 2"],
 )
 def test_policies_that_learnt_pass(metrics: dict):
-    report = decide(GateConfig(), metrics)
+    report = decide(CONFIG, metrics)
     assert report.passed
     assert len(report.reasons) == 10  # a gain and its lower end for two measures, and six budgets
 
@@ -96,7 +99,7 @@ def test_what_was_not_measured_does_not_pass(value: float | None):
         if name in ("gold/sft", "gold/policy"):  # the gate reads the gain
             continue
         metrics = {key: GOOD[key] for key in GOOD if key != name}
-        report = decide(GateConfig(), metrics if value is None else {**metrics, name: value})
+        report = decide(CONFIG, metrics if value is None else {**metrics, name: value})
         assert not report.passed, name
         assert all(reason.found is None for reason in report.refusals), name
 
@@ -137,6 +140,16 @@ def test_repetition_and_gibberish_have_budgets():
 
 
 def test_a_reason_reads_well():
-    reasons = {reason.rule: str(reason) for reason in decide(GateConfig(), {"kl/ref_sequence_mean": 2.26}).reasons}
+    reasons = {reason.rule: str(reason) for reason in decide(CONFIG, {"kl/ref_sequence_mean": 2.26}).reasons}
     assert reasons["kl_sequence"] == "kl_sequence: 2.26, bound 2, refused"
-    assert reasons["gold/gain"] == "gold/gain: not measured, bound 0.1, refused"
+    assert reasons["gold/gain"].startswith("gold/gain: not measured, bound 0.1, refused. Name a checker")
+
+
+def test_without_a_checker_the_refusal_names_the_settings_and_these_settings_pass():
+    without = {name: value for name, value in GOOD.items() if "gold" not in name and "number_right" not in name}
+    without |= {"win/gain": 0.3, "win/gain_low": 0.1}
+    texts = {reason.rule: str(reason) for reason in decide(GateConfig(), without).refusals}
+    assert set(texts) == {"gold/gain", "gold/gain_low", "drop_from_best"}
+    assert "set gate.min_gain to {win: 0}" in texts["gold/gain"]
+    assert "set gate.max_drop_from_best to null" in texts["drop_from_best"]
+    assert refused(without, GateConfig(min_gain={"win": 0}, max_drop_from_best=None)) == set()

@@ -59,10 +59,6 @@ def test_compare_counts_ties_apart():
     assert measures.compare([1, 0, 1, 0.5], [0, 1, 1, 0.25]) == {"win": 0.5, "lose": 0.25, "tie": 0.25}
 
 
-def test_a_tied_pair_is_no_success():
-    assert measures.pair_accuracy([1.0, 2.0, 3.0, 0.0], [0.0, 2.0, 2.0, 1.0]) == 0.5
-
-
 def test_perplexity_weighs_tokens_not_texts():
     # Three tokens of probability 1/2 and one of 1/16: mean nats (3 ln 2 + 4 ln 2) / 4 = 7/4 ln 2
     texts = [[math.log(0.5)] * 3, [math.log(1 / 16)]]

@@ -6,24 +6,33 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaForCausalLM,
+)
 
 from rlcore import models
 from rlcore.batches import join
 from rlcore.configs import LoraConfig
 from rlcore.errors import CheckpointError, ConfigError
+from rlcore.functional.masking import position_ids_from
 from rlcore.models import (
     PPOModel,
     ValueHead,
     add_lora,
     choose_device,
+    context_length,
     evaluation_mode,
     frozen_copy,
     load_causal_lm,
     load_tokenizer,
-    position_ids,
     reference_of,
     save_causal_lm,
+    seeded,
 )
 from tests.support.tiny import PAD_ID, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_qwen2, tiny_tokenizer
 
@@ -84,7 +93,7 @@ def test_the_wrapper_gives_the_logits_of_the_model(make):
     expected = model(
         input_ids=sequences.input_ids,
         attention_mask=sequences.attention_mask,
-        position_ids=position_ids(sequences.attention_mask),
+        position_ids=position_ids_from(sequences.attention_mask),
     ).logits
     real = sequences.attention_mask.bool()
     torch.testing.assert_close(outputs["logits"][real], expected[real])
@@ -114,8 +123,39 @@ def test_response_outputs_are_those_of_each_row_alone_by_hand(make):
         assert padding[~batch().response_mask].abs().max() == 0
 
 
-def test_positions_count_real_tokens():
-    assert position_ids(torch.tensor([[0, 0, 1, 1, 1]])).tolist() == [[0, 0, 0, 1, 2]]
+def test_an_entropy_without_gradient_is_the_same_number_and_moves_nothing():
+    policy = critic(tiny_llama())
+    attached, detached = (
+        policy.response_outputs(batch(), 0.7),
+        policy.response_outputs_with_detached_entropy(batch(), 0.7),
+    )
+    for name in ("logprobs", "entropy", "values"):
+        assert torch.equal(getattr(attached, name), getattr(detached, name))
+    assert attached.entropy.requires_grad
+    assert detached.logprobs.requires_grad
+    assert not detached.entropy.requires_grad
+
+
+def test_a_seed_holds_inside_and_the_stream_of_the_caller_goes_on():
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    first = torch.rand(2)
+    with seeded(11):
+        inside = torch.rand(2)
+    assert torch.equal(torch.cat([first, torch.rand(2)]), expected)
+    with seeded(11):
+        assert torch.equal(torch.rand(2), inside)
+
+
+def test_the_context_is_the_configs_and_adapters_do_not_hide_it():
+    assert context_length(tiny_llama()) == 64
+    # GPT-2 calls it n_positions
+    assert context_length(tiny_gpt2(n_positions=32)) == 32
+    assert context_length(add_lora(tiny_llama(), LoraConfig(rank=2))) == 64
+    # Bloom's positions have no end
+    shape = BloomConfig(vocab_size=48, hidden_size=16, n_layer=1, n_head=2)
+    assert context_length(BloomForCausalLM(shape)) is None
 
 
 @pytest.mark.parametrize("make", FAMILIES)

@@ -102,7 +102,7 @@ SUMMARY = {
         "policy": {"cache_hit": False, "seconds": {"wall": 80.0}},
     },
     "evaluation": {"gold/policy": 0.8, "gold/policy_low": 0.75, "gold/policy_high": 0.85},
-    "gate": {"passed": False, "reasons": ["gold/gain: 0.4, bound 0.1, passed", "kl_sequence: 3.2, bound 2, refused"]},
+    "gate": {"passed": False, "refusals": ["kl_sequence: 3.2, bound 2, refused"]},
     "version": "rlhf-policy version 3",
     "changed_parameters": ["seed: 0 -> 1"],
     "mlflow": {"run_id": "abc", "page": "#/experiments/1/runs/abc"},
@@ -118,13 +118,13 @@ def test_the_summary_answers_four_questions():
     assert "params.yaml changed: seed: 0 -> 1" in answers["What happened"]
     assert "gold/policy 0.800  [0.750, 0.850]" in answers["Was it good"]
     assert "kl_sequence: 3.2, bound 2, refused" in answers["Was it good"]
-    assert "gold/gain" not in answers["Was it good"]
+    assert "data/metrics/evaluate-samples.jsonl" in answers["Where to look"]
     assert "abc" in answers["Where to look"]
     assert "git add dvc.lock && git commit" in answers["What next"]
 
 
 def test_a_pass_names_the_challenger_and_the_next_decision():
-    passed = {**SUMMARY, "gate": {"passed": True, "reasons": []}, "uncommitted": []}
+    passed = {**SUMMARY, "gate": {"passed": True, "refusals": []}, "uncommitted": []}
     answers = dict(sections(passed))
     assert "rlhf-policy version 3 is the challenger" in answers["Was it good"]
     assert "champion" in answers["What next"]

@@ -1,6 +1,9 @@
 """The parts of a rollout that are plain arithmetic."""
 
-from rlcore.rollout import choose_prompts
+import pytest
+
+from rlcore.errors import DataError
+from rlcore.rollout import EncodedPrompt, choose_prompts, score_responses
 from rlcore.streams import permutation, stream_seed
 
 
@@ -25,3 +28,21 @@ def test_permutations_are_permutations_and_differ_by_key():
     orders = [permutation(20, 0, "update", epoch) for epoch in range(3)]
     assert all(sorted(order) == list(range(20)) for order in orders)
     assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (["good", 1.0], "judge, response 0, returned 'good', expected a finite number"),
+        ([1.0, None], "judge, response 1, returned None, expected a finite number"),
+        ([1.0, float("inf")], "judge, response 1, returned inf, expected a finite number"),
+        ([1.0], "judge returned 1 scores for 2 responses"),
+        ("12", "judge returned '12', expected a list of 2 numbers"),
+    ],
+)
+def test_scores_that_are_no_numbers_are_refused_by_source_and_row(returned, message):
+    def judge(prompts, responses, metadata=None):
+        return returned
+
+    with pytest.raises(DataError, match=message):
+        score_responses(judge, [EncodedPrompt("p", [1], {})] * 2, ["a", "b"])

@@ -173,6 +173,14 @@ def test_samples_join_to_sequences():
     assert torch.equal(sequences.attention_mask[:, 5:].bool(), samples.response_mask)
 
 
+def test_responses_as_lists_have_no_padding():
+    samples = sample(tiny_llama(), new=40)
+    lengths = samples.response_mask.sum(1).tolist()
+    assert len(set(lengths)) > 1
+    expected = [ids[:length] for ids, length in zip(samples.response_ids.tolist(), lengths, strict=True)]
+    assert samples.response_lists() == expected
+
+
 def test_equal_seeds_draw_equally_and_other_seeds_do_not():
     model = tiny_llama()
     torch.manual_seed(0)

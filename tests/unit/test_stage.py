@@ -17,7 +17,7 @@ from rlcore.configs import SFTConfig
 from rlcore.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from rlcore.results import TrainResult
 from tasks.records import artifacts
-from tasks.records.stage import Cancelled, exit_code_of, stage, stage_key
+from tasks.records.stage import Cancelled, drop_states, exit_code_of, stage, stage_key
 from tasks.records.trace import Trace, TraceFollower, finite
 from tests.support.checkout import ROOT
 
@@ -115,7 +115,14 @@ def test_the_state_stays_until_settings_data_or_code_change(checkout):
     assert len(keys) == 4
 
 
-def test_an_interrupted_stage_resumes_and_a_finished_one_begins_anew(checkout):
+def record(stage_name):
+    """What DVC notes once it has hashed and kept the outputs of a stage."""
+    trace = artifacts.TRACES[stage_name]
+    outs = [{"path": str(trace), "hash": "md5", "md5": artifacts.content_md5(trace)}]
+    artifacts.LOCK.write_text(json.dumps({"schema": "2.0", "stages": {stage_name: {"outs": outs}}}))
+
+
+def test_an_interrupted_stage_resumes_and_a_recorded_one_begins_anew(checkout):
     config = SFTConfig(max_steps=3)
     with interrupted("sft", config) as run:
         (run.resume_dir / "state").write_text("step 1")
@@ -127,12 +134,42 @@ def test_an_interrupted_stage_resumes_and_a_finished_one_begins_anew(checkout):
     trace = artifacts.read_rows(artifacts.TRACES["sft"])
     assert [row["step"] for row in trace] == [1, 2, 2]
     assert (trace[-1]["best/step"], trace[-1]["best/loss"]) == (2, 0.5)
-    assert artifacts.SAMPLES["sft"].read_text() == ""
+    record("sft")
     with stage("sft", config) as run:
         assert not (run.resume_dir / "state").exists()
         run.log(2, {"loss": 0.4})
         run.finish()
     assert steps(artifacts.TRACES["sft"]) == [2]
+
+
+@pytest.mark.parametrize("locked", [False, True], ids=["first run", "an older run is recorded"])
+def test_a_kill_before_dvc_has_the_outputs_does_not_train_from_zero(checkout, locked):
+    config = SFTConfig(max_steps=3)
+    if locked:
+        with stage("sft", SFTConfig(max_steps=2)) as run:
+            run.finish()
+        record("sft")
+    with stage("sft", config) as run:
+        (run.resume_dir / "state").write_text("step 3")
+        run.log(3, {"loss": 0.5})
+        run.finish()
+    # DVC is killed while it reads data/models/sft; its next attempt removes the outputs and starts the stage again.
+    artifacts.TRACES["sft"].unlink()
+    with stage("sft", config) as run:
+        assert (run.resume_dir / "state").read_text() == "step 3"
+        run.finish()
+    assert steps(artifacts.TRACES["sft"]) == [3]
+
+
+def test_the_state_goes_once_dvc_has_the_outputs(checkout):
+    with stage("sft", SFTConfig()) as run:
+        (run.resume_dir / "state").write_text("step 3")
+        run.finish()
+    drop_states("sft", checkout)
+    assert run.resume_dir.exists()
+    record("sft")
+    drop_states("sft", checkout)
+    assert not run.resume_dir.exists()
 
 
 def test_samples_of_a_step_are_kept_once(checkout):

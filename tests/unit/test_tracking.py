@@ -12,6 +12,7 @@ from tasks.records.tracking import (
     Unfinished,
     flatten,
     forget_unfinished,
+    recording,
     remember_unfinished,
     unfinished,
 )
@@ -123,6 +124,12 @@ def test_an_unfinished_run_is_remembered_until_it_is_over(tmp_path):
     assert unfinished(tmp_path) == run
     forget_unfinished(tmp_path)
     assert unfinished(tmp_path) is None
+
+
+def test_an_error_without_words_is_reported_all_the_same(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking")
+    with pytest.raises(TrackingFailed, match="MLflow at http://tracking: no reason given. See to it"), recording():
+        raise MlflowException("")
 
 
 def test_a_tracking_server_that_is_away_is_said_at_once(tmp_path, monkeypatch):

@@ -1,0 +1,75 @@
+"""Where a run keeps its checkpoints, and how it knows that they are its own."""
+
+import contextlib
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.errors import CheckpointError
+
+
+@contextlib.contextmanager
+def checkpoint_folder(resume_dir: Path | None, output_dir: Path) -> Iterator[Path]:
+    """The folder for a run's checkpoints: resume_dir, which stays, else one beside output_dir that goes at the end.
+
+    Without a resume_dir nothing can be resumed, so nothing is left that a later run could take for its own.
+    """
+    if resume_dir is not None:
+        yield Path(resume_dir)
+        return
+    output_dir = Path(output_dir)
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{output_dir.name}.", dir=output_dir.parent) as folder:
+        yield Path(folder)
+
+
+def require_same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Let the checkpoint of this very run pass.
+
+    Args:
+        path: the checkpoint.
+        found: identity that it holds: settings, hashes of data and weights; plain JSON, mappings may be nested.
+        expected: identity of this run.
+
+    Raises:
+        CheckpointError: they differ. Names what differs.
+    """
+    found, expected = _flat(found), _flat(expected)
+    different = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
+    if different:
+        listed = "; ".join(f"{name}: found {found.get(name)!r}, expected {expected.get(name)!r}" for name in different)
+        raise CheckpointError(
+            f"{path}: found a run with other settings or data, expected this one's ({listed}). "
+            "Empty the folder to start anew, or resume with the former ones."
+        )
+
+
+def rows_sha256(rows: Iterable[Any]) -> str:
+    """Hash of rows of data in their order. What JSON does not know counts by its text."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def weights_sha256(named_weights: Iterable[tuple[str, Tensor]]) -> str:
+    """Hash of weights: names, shapes, types and bytes."""
+    digest = hashlib.sha256()
+    for name, weight in named_weights:
+        digest.update(f"{name} {list(weight.shape)} {weight.dtype}".encode())
+        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with names such as config.batch_size."""
+    flat: dict[str, Any] = {}
+    for key, value in mapping.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

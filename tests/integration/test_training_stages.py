@@ -1,0 +1,78 @@
+"""The stages that train, each as a whole: from validated rows to a published model, its trace and its samples."""
+
+import pytest
+
+from rlcore.configs import PPOConfig, RewardModelConfig, SFTConfig
+from tasks.ppo import train_ppo
+from tasks.records.artifacts import (
+    DEMONSTRATIONS,
+    POLICY_DIR,
+    PREFERENCES,
+    PROMPTS,
+    REWARD_DIR,
+    SAMPLES,
+    SFT_DIR,
+    TRACES,
+    content_md5,
+    read_rows,
+    write_rows,
+)
+from tasks.records.trace import last_values
+from tasks.reward import train_reward
+from tasks.sft import train_sft
+from tests.support.metric_names import unexplained
+from tests.support.workspace import make_workspace
+
+SPLITS = ("train", "validation")
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    """A checkout with validated rows whose extra column `answer` is a number here and a text there."""
+    make_workspace(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    sums = [(f"What is {a} plus 2?", f"The answer is {a + 2}.", a + 2 if a % 2 else str(a + 2)) for a in range(8)]
+    for split in SPLITS:
+        rows = [{"prompt": prompt, "answer": answer} for prompt, _, answer in sums]
+        write_rows(PROMPTS[split], rows)
+        texts = [text for _, text, _ in sums]
+        write_rows(DEMONSTRATIONS[split], ({**row, "response": text} for row, text in zip(rows, texts, strict=True)))
+        pairs = [{**row, "chosen": text, "rejected": "7"} for row, text in zip(rows, texts, strict=True)]
+        write_rows(PREFERENCES[split], pairs)
+    return tmp_path
+
+
+def test_sft_starts_from_a_folder_and_publishes(workspace):
+    before = content_md5(SFT_DIR)
+    train_sft(SFTConfig(model_name=str(SFT_DIR), max_steps=2, batch_size=4, max_length=64))
+    assert content_md5(SFT_DIR) != before
+    metrics = last_values(read_rows(TRACES["sft"]))
+    assert metrics["best/step"] == 2
+    assert unexplained(set(metrics), ("gold",)) == set()
+
+
+def test_reward_keeps_the_answers_that_set_its_scale(workspace):
+    config = RewardModelConfig(
+        model_name=str(SFT_DIR), max_length=64, batch_size=4, num_epochs=1, reference_samples=6,
+        reference_max_new_tokens=4,
+    )  # fmt: skip
+    train_reward(config)
+    samples = read_rows(SAMPLES["reward"])
+    assert len(samples) == 6
+    # Scores of these answers are what mean 0 and deviation 1 refer to.
+    assert sum(row["score"] for row in samples) == pytest.approx(0.0, abs=1e-9)
+    assert {"step", "prompt", "response"} < set(samples[0])
+    assert (REWARD_DIR / "config.json").exists()
+    metrics = last_values(read_rows(TRACES["reward"]))
+    assert "validation/accuracy" in metrics
+    assert unexplained(set(metrics), ("gold",)) == set()
+
+
+def test_ppo_keeps_the_answers_of_its_evaluations(workspace):
+    config = PPOConfig(
+        model_name=str(SFT_DIR), batch_size=8, mini_batch_size=4, num_iterations=2, eval_every=1, max_new_tokens=4
+    )
+    train_ppo(config)
+    assert {row["step"] for row in read_rows(SAMPLES["policy"])} == {0, 1, 2}
+    assert (POLICY_DIR / "config.json").exists()
+    assert unexplained(set(last_values(read_rows(TRACES["policy"]))), ("gold",)) == set()

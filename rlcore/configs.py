@@ -12,16 +12,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class StageConfig(BaseModel):
     """What every stage has: frozen fields, no unknown keys, one seed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     """Seed of every random number of the stage."""
 
 
 class ScratchModelConfig(BaseModel):
     """Shape of a small Llama that is built and whose tokenizer is trained from the demonstrations."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     vocab_size: int = Field(400, ge=270)
     """Upper limit of the tokenizer's vocabulary, in tokens. Bytes and special tokens take 260 of them."""
@@ -48,7 +50,7 @@ class ScratchModelConfig(BaseModel):
 class LoraConfig(BaseModel):
     """Low-rank adapters (Hu et al. 2022). The base stays frozen and serves as the reference model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     rank: int = Field(16, ge=1)
     """Rank of the update of each weight matrix."""

@@ -85,12 +85,16 @@ def encode_prompts(rows: Sequence[str | Mapping[str, Any]], chat: ChatFormat, ma
     Raises:
         DataError: there is no row, a row has no `prompt`, or a prompt is empty.
     """
+    if isinstance(rows, str):
+        raise DataError(f"Found one text, {rows[:60]!r}, expected a list of prompts. Put it in a list.")
     if not len(rows):
-        raise DataError("Found 0 prompts, expected at least one.")
+        raise DataError("Found 0 prompts, expected at least one. Pass the prompts to train on.")
     return [_encode_prompt(index, row, chat, max_length) for index, row in enumerate(rows)]
 
 
 def _encode_prompt(index: int, row: str | Mapping[str, Any], chat: ChatFormat, max_length: int) -> EncodedPrompt:
+    if not isinstance(row, str | Mapping):
+        raise DataError(f"Prompt {index}: found {row!r}, expected a text or a mapping with `prompt`. Drop or mend it.")
     columns = {"prompt": row} if isinstance(row, str) else dict(row)
     text = columns.pop("prompt", None)
     if not isinstance(text, str) or not text.strip():

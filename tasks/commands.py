@@ -3,13 +3,11 @@
 import argparse
 import atexit
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -22,8 +20,9 @@ from tasks.records import artifacts, environment
 from tasks.records.parameters import resolve
 from tasks.records.processes import process_start
 from tasks.records.reachable import answers
+from tasks.records.signals import ignore_signals, signals_raise
 from tasks.report import terminal_table
-from tasks.servers import ServerFailed, mlflow_ui, prefect_server, prefect_ui, running
+from tasks.servers import ServerFailed, check_needed, mlflow_ui, needing, prefect_server, prefect_ui, running
 
 FLOW = "flows.rlhf_pipeline.rlhf_pipeline"
 """The flow as a worker names it. Tasks do not import flows."""
@@ -69,11 +68,13 @@ def _run_pipeline(arguments: argparse.Namespace) -> int:
     root = _enter_checkout()
     resolve(overrides=params, sets=sets)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
     console = Console()
     try:
         with _checklist(console) as checklist, _stoppable():
             summary = _run_flow(root, checklist, str(params) if params else None, sets, arguments.force)
     except Stopped as stop:
+        ignore_signals()
         console.print("Stopped. What is done is kept; the same command goes on from there.")
         return stop.exit_code
     except RLCoreError as error:
@@ -98,6 +99,8 @@ def _run_flow(
         # Registered before Prefect is imported, so that it runs after Prefect has sent its last events.
         atexit.register(server.stop)
         os.environ["PREFECT_API_URL"] = f"{server.url}/api"
+        # A server of this machine that refuses a connection is gone: Prefect would try for minutes.
+        os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")
     # The server starts while this process loads Prefect and MLflow.
     from prefect.flows import Flow, load_flow_from_entrypoint
 
@@ -106,8 +109,13 @@ def _run_flow(
     rlhf_pipeline: Flow[..., dict[str, Any]] = load_flow_from_entrypoint(FLOW, use_placeholder_flow=False)
     if server is not None:
         server.wait()
-    with watched_by(checklist):
-        summary: dict[str, Any] = rlhf_pipeline(params_file=params, sets=sets, force=force)
+    with watched_by(checklist), needing(server):
+        try:
+            summary: dict[str, Any] = rlhf_pipeline(params_file=params, sets=sets, force=force)
+        except Exception:
+            # Without its server Prefect fails in many ways, all for this one reason.
+            check_needed()
+            raise
     seconds = time.time() - process_start()
     return {
         **summary,
@@ -139,7 +147,7 @@ def _show_ui(arguments: argparse.Namespace) -> int:
                 for server in servers.values():
                     server.check()
     except Stopped:
-        pass
+        ignore_signals()
     return 0
 
 
@@ -161,17 +169,6 @@ def _checklist(console: Console) -> Iterator[Checklist]:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM raise Stopped, once: a second one must not break into the clean-up."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        sys.stderr.write("\nStopping; this takes some seconds.\n")
-        raise Stopped(number)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    """Within the block SIGINT and SIGTERM raise Stopped."""
+    with signals_raise(Stopped, lambda: print("\nStopping; this takes some seconds.", file=sys.stderr)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

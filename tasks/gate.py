@@ -30,13 +30,16 @@ class Reason:
     """Whether the condition is met."""
     advice: str = ""
     """What to do where it was not measured."""
+    strict: bool = False
+    """Whether the bound itself is refused."""
 
     def __str__(self) -> str:
         verdict = "passed" if self.passed else "refused"
+        bound = f"bound {'more than ' if self.strict else ''}{self.bound:.4g}"
         if self.found is not None:
-            return f"{self.rule}: {self.found:.4g}, bound {self.bound:.4g}, {verdict}"
+            return f"{self.rule}: {self.found:.4g}, {bound}, {verdict}"
         advice = f". {self.advice}" if self.advice else ""
-        return f"{self.rule}: not measured, bound {self.bound:.4g}, {verdict}{advice}"
+        return f"{self.rule}: not measured, {bound}, {verdict}{advice}"
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def _gains(config: GateConfig, metrics: Mapping[str, float]) -> Iterator[Reason]
     for key, bound in config.min_gain.items():
         for name, least in ((f"{key}/{against}", bound), (f"{key}/{against}_low", 0.0)):
             found = _number(metrics, name)
-            yield Reason(name, found, least, found is not None and found > least, NO_GAIN)
+            yield Reason(name, found, least, found is not None and found > least, NO_GAIN, strict=True)
 
 
 def _budgets(config: GateConfig, metrics: Mapping[str, float]) -> Iterator[Reason]:

@@ -35,6 +35,7 @@ from tasks.records.versioning import StageFacts, Transient
 from tasks.register import Registered
 from tasks.register import register as register_version
 from tasks.report import markdown
+from tasks.servers import check_needed
 
 RETRIES = 2
 RETRY_DELAY_SECONDS: list[float] = [2, 10]
@@ -170,6 +171,7 @@ class PipelineRun:
     @contextmanager
     def _watched(self, step: str) -> Iterator[None]:
         """Show a step as running, and as failed if the block does not come to its end."""
+        check_needed()
         self.watcher.start(step)
         why = "stopped"
         try:
@@ -202,7 +204,12 @@ class StageFollower:
         self._flush()
 
     def look(self) -> None:
-        """Take in what was reported since the last look."""
+        """Take in what was reported since the last look.
+
+        Raises:
+            ServerFailed: Prefect's temporary server ended.
+        """
+        check_needed()
         if self._trace is None:
             running = self._root / artifacts.running_file(self._stage)
             if not running.exists():

@@ -21,6 +21,7 @@ STEPS = (*STAGES, "gate", "register")
 """What the checklist lists: the stages, then the flow's own two tasks."""
 
 SHOWN: dict[str, tuple[str, ...]] = {
+    "validate": ("data/dropped_count",),
     "sft": ("sft/loss", "sft/token_accuracy"),
     "reward": ("reward_model/loss", "validation/accuracy", "reward_model/accuracy"),
     "policy": ("reward/score_mean", "kl/ref_sequence_mean", "response/length_mean"),
@@ -122,7 +123,8 @@ class Checklist:
         step.seconds = time.time() - step.started if step.started else 0.0
         step.state, step.detail = state, detail.partition("\n")[0]
         took = f" in {duration(step.seconds)}" if step.started else ""
-        self._show(f"{self._place(name)} {name}: {state}{took}{f', {detail}' if detail else ''}")
+        said = detail or step.numbers_text()
+        self._show(f"{self._place(name)} {name}: {state}{took}{f', {said}' if said else ''}")
 
     def _place(self, name: str) -> str:
         return f"[{list(self.steps).index(name) + 1}/{len(self.steps)}]"

@@ -26,6 +26,9 @@ MEASURES = (
 )
 """Measures of `evaluate.json` that the summary shows; as many as there are."""
 
+COMPARISONS = ("win/gain", "win/gain_over_champion", "win/policy")
+"""What it shows besides where nothing measured gold."""
+
 SHOWN_CHANGES = 3
 """Changed settings that the summary spells out."""
 
@@ -84,12 +87,18 @@ def _happened(summary: Mapping[str, Any]) -> str:
     lines += [f"params.yaml changed: {change}" for change in changes[:SHOWN_CHANGES]]
     if len(changes) > SHOWN_CHANGES:
         lines.append(f"params.yaml changed: {len(changes) - SHOWN_CHANGES} settings more, see `git diff params.yaml`")
+    if changes:
+        lines.append("these settings stay in params.yaml; `git checkout params.yaml` takes them back")
+    if dropped := round(stages.get("validate", {}).get("metrics", {}).get("data/dropped_count", 0)):
+        rows = "1 row" if dropped == 1 else f"{dropped} rows"
+        lines.append(f"{rows} dropped, see {artifacts.VALIDATED / 'quarantine.jsonl'}")
     return "\n".join(lines)
 
 
 def _good(summary: Mapping[str, Any]) -> str:
     evaluation = summary["evaluation"]
-    lines = [f"{name} {evaluation[name]:.3f}{_interval(evaluation, name)}" for name in MEASURES if name in evaluation]
+    measures = MEASURES if "gold/policy" in evaluation else (*COMPARISONS, *MEASURES)
+    lines = [f"{name} {evaluation[name]:.3f}{_interval(evaluation, name)}" for name in measures if name in evaluation]
     gate = summary["gate"]
     if gate["passed"]:
         return "\n".join([*lines, f"the gate passed it: {summary['version']} is the challenger"])
@@ -99,7 +108,7 @@ def _good(summary: Mapping[str, Any]) -> str:
 def _where(summary: Mapping[str, Any]) -> str:
     return "\n".join(
         [
-            f"MLflow run {summary['mlflow']['run_id']} (`rlhf ui`, then {summary['mlflow']['page']})",
+            f"MLflow run {summary['mlflow']['run_id']} (`make ui`, then {summary['mlflow']['page']})",
             f"figures: {artifacts.FIGURES}/    numbers: {artifacts.EVALUATE}",
             f"answers before and after: {artifacts.SAMPLES['evaluate']}",
             f"registry: {summary['version']}    logs of the stages: {artifacts.LOGS}/",
@@ -109,9 +118,11 @@ def _where(summary: Mapping[str, Any]) -> str:
 
 def _next(summary: Mapping[str, Any]) -> str:
     lines = []
+    if not summary["gate"]["passed"]:
+        lines.append("nothing was promoted: look at the figures, change a setting or the data, and run again")
     if changed := summary.get("uncommitted"):
         lines.append(f"git add {' '.join(changed)} && git commit    keeps which data and models belong to this code")
-    lines.append("rlhf ui    shows runs, traces and the registry")
+    lines.append("make ui    shows runs, traces and the registry")
     if summary["gate"]["passed"]:
         lines.append("set the alias `champion` on the version in MLflow, if you agree with the gate")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from rlcore.errors import RLCoreError
@@ -39,10 +40,14 @@ class Server:
         self.url = f"http://{HOST}:{port}"
         self.log = root / artifacts.LOGS / f"{name}.log"
         self._health = self.url + health
-        self._note = root / artifacts.STATE / f"{name}.json"
-        end_remembered(self._note)
+        state = root / artifacts.STATE
+        self._note = state / f"{name}-{os.getpid()}.json"
+        ended = [end_remembered(note) for note in state.glob(f"{name}-*.json")]
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("wb") as output:
+        if all(ended):
+            self.log.unlink(missing_ok=True)
+        # Appended to, as the server of another process that lives may write to it too.
+        with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *arguments], cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
@@ -116,6 +121,22 @@ def running(server: Server) -> Iterator[Server]:
         server.stop()
 
 
+@contextmanager
+def needing(server: Server | None) -> Iterator[None]:
+    """Within the block `check_needed` of this context looks after the server."""
+    token = _NEEDED.set(server)
+    try:
+        yield
+    finally:
+        _NEEDED.reset(token)
+
+
+def check_needed() -> None:
+    """Raise ServerFailed if the server that this context needs ended by itself."""
+    if (server := _NEEDED.get()) is not None:
+        server.check()
+
+
 def free_port(preferred: int = 0) -> int:
     """The preferred port of this machine, or another one where somebody uses it."""
     for port in (preferred, 0):
@@ -126,3 +147,6 @@ def free_port(preferred: int = 0) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise ServerFailed(f"No port of {HOST} is free. Stop a server, and run again.")
+
+
+_NEEDED: ContextVar[Server | None] = ContextVar("needed", default=None)

@@ -117,7 +117,8 @@ class Report:
 
     def metrics(self) -> dict[str, float]:
         """The numbers worth a look on every run."""
-        numbers: dict[str, float] = {"data/leaks": len(self.leaks)}
+        dropped = sum(file.dropped for file in self.files)
+        numbers: dict[str, float] = {"data/leaks": len(self.leaks), "data/dropped_count": dropped}
         for file in self.files:
             numbers[f"data/rows/{file.kind}"] = file.rows
             numbers[f"data/dropped/{file.kind}"] = file.dropped

@@ -29,6 +29,9 @@ from rlcore.sections import build_config
 from tasks.records.artifacts import PARAMS, POLICY_ALGORITHMS, write_text
 from tasks.records.wording import first_line
 
+SEED_LIMIT = 2**32
+"""Seeds lie below: NumPy takes 32 bits."""
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -145,8 +148,8 @@ def build_parameters(values: Mapping[str, Any]) -> Parameters:
     algorithm, seed = values.get("algorithm"), values.get("seed")
     if algorithm not in POLICY_ALGORITHMS:
         faults.append(f"algorithm: found {algorithm!r}, expected one of {', '.join(POLICY_ALGORITHMS)}.")
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        faults.append(f"seed: found {seed!r}, expected a whole number from 0.")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < SEED_LIMIT:
+        faults.append(f"seed: found {seed!r}, expected a whole number from 0 to {SEED_LIMIT - 1}.")
         values = {**values, "seed": 0}
     sections: dict[str, StageConfig] = {}
     for name in SECTIONS:
@@ -176,7 +179,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
         raise ConfigError(f"{path}: not YAML at {place}: {first_line(error.problem or error.context)}.") from None
-    except YAMLError as error:
+    except (YAMLError, ValueError) as error:  # an impossible date is a ValueError
         raise ConfigError(f"{path}: not YAML: {first_line(str(error))}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: found {type(values).__name__}, expected a mapping of sections.")
@@ -207,7 +210,7 @@ def _assign(values: dict[str, Any], assignment: str) -> None:
         raise ConfigError(f"{assignment!r}: expected section.key=value, for example sft.max_steps=200 or seed=1.")
     try:
         value = YAML(typ="safe", pure=True).load(text)
-    except YAMLError:
+    except (YAMLError, ValueError):  # an impossible date is a ValueError
         raise ConfigError(f"{assignment!r}: the value {text!r} is not YAML. Quote it.") from None
     for depth, name in enumerate(names[:-1], start=1):
         if values.get(name) is None and depth > 1:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tasks.records.artifacts import read_json, write_json
+from tasks.records.signals import raise_if_asked
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 15.0
@@ -45,6 +46,7 @@ def run_group(
     try:
         on_start(process.pid)
         while process.poll() is None:
+            raise_if_asked()
             while_running()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
@@ -93,18 +95,30 @@ def process_start() -> float:
 
 def remember_group(note: Path, group: int) -> None:
     """Note a process group in a file, for whoever has to end it if this process is killed outright."""
-    write_json(note, {"group": group, "start_ticks": start_ticks(group)})
+    owner = os.getpid()
+    write_json(
+        note,
+        {"group": group, "start_ticks": start_ticks(group), "owner": owner, "owner_start_ticks": start_ticks(owner)},
+    )
 
 
-def end_remembered(note: Path) -> None:
-    """End the process group that a killed process left, and its note. A later process with its id is left alone."""
+def end_remembered(note: Path) -> bool:
+    """End the process group that a killed process left, and its note. A later process with its id is left alone.
+
+    Returns:
+        False where another process that still lives owns the group: nothing was done.
+    """
     if not note.exists():
-        return
+        return True
     left = read_json(note)
+    owner = left.get("owner")
+    if owner not in (None, os.getpid()) and start_ticks(owner) == left["owner_start_ticks"]:
+        return False
     # A leader that is gone may have left children: their group keeps its id until they are gone too.
     if start_ticks(left["group"]) in (left["start_ticks"], None):
         end_group(left["group"])
-    note.unlink()
+    note.unlink(missing_ok=True)
+    return True
 
 
 @contextmanager

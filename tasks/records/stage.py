@@ -27,7 +27,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from rlcore.configs import StageConfig
@@ -38,6 +37,7 @@ from tasks.records.environment import is_small_machine
 from tasks.records.folders import named_folders
 from tasks.records.parameters import SECTIONS, read_yaml, stage_config
 from tasks.records.processes import process_start
+from tasks.records.signals import ignore_signals, raise_if_asked, raise_on_signals
 from tasks.records.trace import TOTAL_STEPS, SampleTrace, Trace, line
 from tasks.records.wording import first_line
 
@@ -83,7 +83,11 @@ class StageRun:
 
         After a resume the first report decides where training goes on: reports of its step and later steps, and samples
         of later steps, that an earlier attempt wrote are dropped.
+
+        Raises:
+            Cancelled: a signal arrived before, and its exception was dropped on the way.
         """
+        raise_if_asked()
         if self._first_report and set(metrics) != {TOTAL_STEPS}:
             self._first_report = False
             self._samples.cut_back(step)
@@ -172,7 +176,7 @@ def main(function: Callable[[Config], object], config_class: type[Config], secti
     name = artifacts.stage_of(section)
     started = process_start()
     imported = time.time()
-    _raise_on_signals()
+    raise_on_signals(lambda number: Cancelled(signal.Signals(number).name))
     code, error = _run(function, config_class, name, section)
     with suppress(OSError):
         # Without this file the stage counts as killed, which is what a full disk amounts to.
@@ -217,6 +221,7 @@ def _run(
         assert isinstance(config, config_class)
         function(config)
     except Cancelled:
+        ignore_signals()
         return CANCELLED, "interrupted; it goes on from its last checkpoint"
     except Exception as error:
         code = exit_code_of(error)
@@ -282,17 +287,6 @@ def _prune(home: Path, key: str) -> None:
 
 def _prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
     return {prefix + name: value for name, value in metrics.items()}
-
-
-def _raise_on_signals() -> None:
-    def cancel(number: int, frame: FrameType | None) -> None:
-        # A second signal must not break into the clean-up that the first one set off.
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)
-        raise Cancelled(signal.Signals(number).name)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, cancel)
 
 
 def _log_to(path: Path) -> None:

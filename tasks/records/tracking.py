@@ -19,6 +19,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
 from rlcore.errors import ConfigError, DataError, RLCoreError
 from tasks.records import artifacts
@@ -56,8 +57,8 @@ class Tracker:
         self.uri = os.environ["MLFLOW_TRACKING_URI"]
         self._owner = {CHECKOUT_TAG: f"{socket.gethostname()}:{root}".replace("'", "_")}
         _look_for_server(self.uri)
-        self.client = MlflowClient(self.uri)
         with recording():
+            self.client = MlflowClient(self.uri)
             self.experiment_id = self._experiment()
 
     def open_run(self, key: str, name: str, parent: "RunLog | None" = None, inputs: str = "") -> "RunLog":
@@ -151,7 +152,7 @@ class RunLog:
         for start in range(0, len(points), BATCH):
             try:
                 self._client.log_batch(self.run_id, metrics=points[start : start + BATCH])
-            except MlflowException:
+            except (MlflowException, SQLAlchemyError):
                 self._seen -= {(point.key, point.step) for point in points[start:]}
                 raise
 
@@ -215,7 +216,7 @@ def recording() -> Iterator[None]:
     """Turn what MLflow refuses within the block into one clear error.
 
     Raises:
-        TrackingFailed: instead of MLflow's own error.
+        TrackingFailed: instead of MLflow's own error, or that of the database it keeps.
     """
     try:
         yield
@@ -223,6 +224,11 @@ def recording() -> Iterator[None]:
         reason = first_line(str(error))
         raise TrackingFailed(
             f"MLflow at {os.environ['MLFLOW_TRACKING_URI']}: {reason}. See to it, and run again."
+        ) from error
+    except SQLAlchemyError as error:
+        raise TrackingFailed(
+            f"MLflow's store {os.environ['MLFLOW_TRACKING_URI']}: {first_line(str(error))}. Put a sound copy in its "
+            "place, or move it away to begin a new one, and run again."
         ) from error
 
 

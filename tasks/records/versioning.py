@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlcore.errors import DataError, RLCoreError
+from rlcore.errors import ConfigError, DataError, RLCoreError
 from tasks.records import artifacts
 from tasks.records.parameters import read_yaml
 from tasks.records.processes import end_remembered, remember_group, run_group
@@ -25,6 +25,11 @@ from tasks.records.stage import CONFIGURATION, DONE, FAILED, TRANSIENT
 _LEFTOVER = artifacts.STATE / "running-group.json"
 _LOG_LIMIT = 1 << 20
 _KILLED = (-9, 137)
+_MAY_PASS = re.compile(
+    r"No space left|disk I/O error|database or disk is full|Disk quota|^ERROR: .*(Unable to acquire lock| is busy)",
+    flags=re.MULTILINE,
+)
+"""What DVC prints where a repetition may do."""
 
 
 class StageFailed(RLCoreError):
@@ -73,7 +78,11 @@ def prepare(root: Path) -> None:
     """Make a checkout ready: DVC works without git where there is none, and a killed run's leftover processes end.
 
     Call it with the pipeline's lock held.
+
+    Raises:
+        ConfigError: `dvc.lock` is damaged.
     """
+    _check_lock(root / artifacts.LOCK)
     end_remembered(root / _LEFTOVER)
     local = root / ".dvc" / "config.local"
     no_git = not _git(root, "rev-parse", "--git-dir")
@@ -203,6 +212,19 @@ def commit_of(root: Path) -> str | None:
     return _git(root, "rev-parse", "--verify", "--quiet", "HEAD").strip() or None
 
 
+def _check_lock(path: Path) -> None:
+    """DVC's own error for a damaged `dvc.lock` does not say how to mend it."""
+    if not path.exists():
+        return
+    try:
+        stages = read_yaml(path).get("stages", {})
+        fault = None if isinstance(stages, Mapping) else f"`stages` is {type(stages).__name__}, expected a mapping"
+    except ConfigError as error:
+        fault = str(error).removeprefix(f"{path}: ").split(". ")[0].rstrip(".")
+    if fault is not None:
+        raise ConfigError(f"{artifacts.LOCK}: {fault}. Restore it with `git checkout {artifacts.LOCK}`, or delete it.")
+
+
 def _git(root: Path, *arguments: str) -> str:
     if shutil.which("git") is None:
         return ""
@@ -229,7 +251,7 @@ def _failure(stage: str, said: str, note: Mapping[str, Any] | None) -> StageFail
     errors = re.findall(r"^ERROR: (.*)", said, flags=re.MULTILINE)
     reason = errors[0] if errors else (said.strip().splitlines() or ["no output"])[-1]
     status = re.search(r"exited with (-?\d+)", reason)
-    if status is None and ("No space left" in said or "lock" in reason.lower() or " is busy" in reason):
+    if status is None and _MAY_PASS.search(said):
         return Transient(f"{stage}: DVC says: {reason}")
     if status is None:
         return StageFailed(f"{stage}: DVC says: {reason} More in {log}.", CONFIGURATION)

@@ -314,6 +314,10 @@ def test_bad_settings_are_refused_before_anything_is_loaded():
     trainer = tiny_trainer(tiny_config())
     with pytest.raises(DataError, match="0 prompts"):
         trainer.train([])
+    with pytest.raises(DataError, match="Found one text"):
+        trainer.train("What is 1 plus 1?")
+    with pytest.raises(DataError, match="Prompt 1: found None"):
+        trainer.train(["fine", None])
     with pytest.raises(DataError, match="Prompt 1"):
         trainer.train(["fine", "  "])
     trainer.close()

@@ -47,13 +47,11 @@ def test_the_template_and_the_pair_write_the_same_tokens():
     assert response.count(chat.end_id) == 1
 
 
-def test_what_the_template_marks_for_training_is_the_response():
+def test_prompt_and_response_are_what_the_template_writes_of_the_whole_chat():
     tokenizer = tiny_tokenizer()
-    chat = ChatFormat(tokenizer)
     messages = [{"role": "user", "content": "Add 1 and 2."}, {"role": "assistant", "content": "3"}]
-    marked = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
-    prompt, response = chat.encode_pair("Add 1 and 2.", "3", max_length=64)
-    assert marked["assistant_masks"] == [0] * len(prompt) + [1] * len(response)
+    prompt, response = ChatFormat(tokenizer).encode_pair("Add 1 and 2.", "3", max_length=64)
+    assert tokenizer.apply_chat_template(messages, return_dict=False) == prompt + response
 
 
 @pytest.mark.parametrize("text", TEXTS)

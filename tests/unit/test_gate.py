@@ -142,7 +142,7 @@ def test_repetition_and_gibberish_have_budgets():
 def test_a_reason_reads_well():
     reasons = {reason.rule: str(reason) for reason in decide(CONFIG, {"kl/ref_sequence_mean": 2.26}).reasons}
     assert reasons["kl_sequence"] == "kl_sequence: 2.26, bound 2, refused"
-    assert reasons["gold/gain"].startswith("gold/gain: not measured, bound 0.1, refused. Name a checker")
+    assert reasons["gold/gain"].startswith("gold/gain: not measured, bound more than 0.1, refused. Name a checker")
 
 
 def test_without_a_checker_the_refusal_names_the_settings_and_these_settings_pass():

@@ -107,6 +107,7 @@ def test_every_fault_has_its_line(params):
     ("text", "message"),
     [
         ("seed: [1, 2", r"not YAML at line 1"),
+        ("seed: 2020-13-45", r"not YAML: month must be in 1..12"),
         ("a: 1\nsft:\n  x: 1\n  x: 2\n", r"not YAML at line 4, column 3: found duplicate key \"x\""),
         ("- 1\n- 2\n", "found list, expected a mapping"),
         ("", "found NoneType, expected a mapping"),
@@ -133,6 +134,9 @@ def test_a_missing_file_is_named(tmp_path):
         ("sftt.max_steps=3", "sftt is no section"),
         ("seed.x=3", "seed is no section"),
         ("sft.a=[1", "is not YAML"),
+        ("seed=2020-13-45", "is not YAML"),
+        ("seed=4294967296", "expected a whole number from 0 to 4294967295"),
+        ("sft.learning_rate=.inf", "learning_rate"),
     ],
 )
 def test_a_set_that_is_none_is_refused(params, assignment, message):

@@ -55,7 +55,7 @@ def test_lines_come_at_events_and_now_and_then(clock):
         "[5/8] policy: started",
         "[5/8] policy: 15/36  reward/score_mean 1.5  21 s left",
         "[5/8] policy: 30/36  reward/score_mean 3  6 s left",
-        "[5/8] policy: done in 30 s",
+        "[5/8] policy: done in 30 s, reward/score_mean 3",
     ]
 
 
@@ -120,7 +120,26 @@ def test_the_summary_answers_four_questions():
     assert "kl_sequence: 3.2, bound 2, refused" in answers["Was it good"]
     assert "data/metrics/evaluate-samples.jsonl" in answers["Where to look"]
     assert "abc" in answers["Where to look"]
+    assert "takes them back" in answers["What happened"]
+    assert "dropped" not in answers["What happened"]
+    assert answers["What next"].startswith("nothing was promoted")
     assert "git add dvc.lock && git commit" in answers["What next"]
+
+
+def test_the_summary_says_what_was_dropped_and_how_answers_compare_without_gold():
+    validated = {"cache_hit": True, "seconds": {}, "metrics": {"data/dropped_count": 1.0}}
+    evaluation = {"win/gain": 0.25, "win/gain_low": 0.125, "win/gain_high": 0.5, "win/policy": 0.5}
+    answers = dict(sections({**SUMMARY, "stages": {"validate": validated}, "evaluation": evaluation}))
+    assert "1 row dropped, see data/validated/quarantine.jsonl" in answers["What happened"]
+    assert "win/gain 0.250  [0.125, 0.500]\nwin/policy 0.500" in answers["Was it good"]
+
+
+def test_the_last_line_of_a_step_has_its_numbers():
+    lines = []
+    checklist = LineChecklist(lines.append)
+    checklist.report("validate", [{"step": 0, "time": 0.0, "data/dropped_count": 1, "data/leaks": 0}])
+    checklist.finish("validate", "done")
+    assert lines[-1] == "[2/8] validate: done, data/dropped_count 1"
 
 
 def test_a_pass_names_the_challenger_and_the_next_decision():

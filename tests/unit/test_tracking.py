@@ -136,3 +136,11 @@ def test_a_tracking_server_that_is_away_is_said_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(TrackingFailed, match="MLflow at http://127.0.0.1:9 does not answer"):
         Tracker(tmp_path)
+
+
+def test_a_damaged_store_is_named_in_one_line(tmp_path, monkeypatch):
+    store = tmp_path / "mlflow.db"
+    store.write_bytes(b"junk" * 1000)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
+    with pytest.raises(TrackingFailed, match=r"mlflow\.db: [^\n]*not a database\. Put a sound copy[^\n]*$"):
+        Tracker(tmp_path)

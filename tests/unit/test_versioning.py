@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.errors import DataError
+from rlcore.errors import ConfigError, DataError
 from tasks.records import artifacts, versioning
 from tasks.records.processes import end_group, held, living, run_group, start_ticks
 from tasks.records.versioning import StageFailed, Transient, _failure
@@ -36,6 +36,8 @@ REPRO = "ERROR: failed to reproduce 'sft': failed to run: python -m tasks.sft, e
         ),
         ("ERROR: Unable to acquire lock. Most likely another DVC", None, Transient, 75, "Unable to acquire lock"),
         ("ERROR: '/x/y' is busy, it is being blocked by: PID 7", None, Transient, 75, "is busy"),
+        ("ERROR: 'dvc.lock' format error: extra keys", None, StageFailed, 2, "format error"),
+        ("ERROR: unexpected error - disk I/O error", None, Transient, 75, "disk I/O error"),
         (
             "ERROR: unexpected error - [Errno 28] No space left on device",
             {"exit_code": 0, "error": None},
@@ -157,6 +159,15 @@ def test_dvc_is_told_when_there_is_no_git_and_when_there_is_again(tmp_path):
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     versioning.prepare(tmp_path)
     assert local.read_text() == "['remote \"mine\"']\n    url = /x\n"
+
+
+@pytest.mark.parametrize("content", [b"<<<<<<< HEAD\nstages: {\n", b"\xff\xfe", b"schema: '2.0'\nstages: [1]\n", b""])
+def test_a_damaged_lock_file_says_how_to_mend_it(tmp_path, content):
+    (tmp_path / "dvc.lock").write_bytes(content)
+    with pytest.raises(
+        ConfigError, match=r"^dvc\.lock: [^\n]+\. Restore it with `git checkout dvc\.lock`, or delete it\.$"
+    ):
+        versioning.prepare(tmp_path)
 
 
 SLEEPER = "import subprocess, sys; subprocess.Popen(['sleep', '60']); sys.stdout.write('x'); sys.stdout.flush(); {}"

@@ -22,3 +22,7 @@ class CheckpointError(RLCoreError):
 
 class TrainingDiverged(RLCoreError, RuntimeError):
     """Loss or gradients stayed non-finite for too many steps in a row. The last good checkpoint is untouched."""
+
+
+class DeviceMemoryError(RLCoreError, RuntimeError):
+    """The device has too little memory even for one row at a time. Another try may find more of it free."""

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from rlcore.configs import StageConfig
-from rlcore.errors import CheckpointError, ConfigError, DataError
+from rlcore.errors import CheckpointError, ConfigError, DataError, DeviceMemoryError
 from rlcore.results import TrainResult
 from tasks.records import artifacts
 from tasks.records.environment import is_small_machine
@@ -202,7 +202,8 @@ def exit_code_of(error: BaseException) -> int:
         return CANCELLED
     if isinstance(error, ConfigError | DataError | CheckpointError):
         return CONFIGURATION
-    if isinstance(error, MemoryError | ConnectionError | TimeoutError) or type(error).__name__ == "OutOfMemoryError":
+    memory = isinstance(error, MemoryError | DeviceMemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if memory or isinstance(error, ConnectionError | TimeoutError):
         return TRANSIENT
     if isinstance(error, OSError):
         return TRANSIENT if error.errno in _TRANSIENT_ERRNO else CONFIGURATION

@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint ui lock clean help
+.PHONY: demo test lint ui docs lock clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,12 +29,15 @@ lint: $(INSTALLED)
 ui: $(INSTALLED)  ## MLflow and Prefect in the browser, on what the demo recorded
 	$(BIN)/rlhf ui
 
+docs: $(INSTALLED)  ## a page for every module of rlcore, in site/
+	$(BIN)/python docs/api.py site
+
 lock: $(INSTALLED)  ## write requirements.lock from what is installed
 	@{ head -1 requirements.lock; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > requirements.lock.new
 	@mv requirements.lock.new requirements.lock
 
 clean:  ## remove the environment and everything that the pipeline made
-	rm -rf $(VENV) .rlhf .dvc/cache .dvc/tmp data/raw/demo data/validated data/models data/metrics
+	rm -rf $(VENV) .rlhf site .dvc/cache .dvc/tmp data/raw/demo data/validated data/models data/metrics
 
 # torch comes first and by itself: only its exact version finds the build that fits this machine.
 $(INSTALLED): requirements.lock pyproject.toml

@@ -1,4 +1,4 @@
-"""Preference fine-tuning of language models: PPO, DPO, reward models, environments, sampling, checkpoints.
+"""Preference fine-tuning of language models: PPO, GRPO, DPO, reward models, environments, sampling, checkpoints.
 
 Names load on first use, so that `from rlcore import PPOConfig` loads no torch.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 _HOMES = {
     "rlcore.backends": ("trainer_for",),
-    "rlcore.configs": ("DPOConfig", "PPOConfig", "RewardModelConfig", "SFTConfig"),
+    "rlcore.configs": ("DPOConfig", "GRPOConfig", "ORPOConfig", "PPOConfig", "RewardModelConfig", "SFTConfig"),
     "rlcore.dpo": ("DPOTrainer", "PreferenceDataset"),
     "rlcore.environments": (
         "CodeResult",
@@ -21,17 +21,26 @@ _HOMES = {
         "RLEnvironment",
         "StepResult",
         "TextGenerationEnv",
+        "Tools",
         "Trajectory",
         "create_code_generation_env",
         "create_math_problem_env",
         "environment_named",
+        "lm_policy",
         "load_episode_environment",
         "passed_tests",
         "play",
         "preference_by_score",
         "run_code_against_tests",
     ),
-    "rlcore.errors": ("CheckpointError", "ConfigError", "DataError", "RLCoreError", "TrainingDiverged"),
+    "rlcore.errors": (
+        "CheckpointError",
+        "ConfigError",
+        "DataError",
+        "DeviceMemoryError",
+        "RLCoreError",
+        "TrainingDiverged",
+    ),
     "rlcore.forward_backward": (
         "AsyncTrainingClient",
         "AsyncTrainingFuture",
@@ -39,11 +48,23 @@ _HOMES = {
         "ForwardBackwardPipeline",
         "OptimStepOutput",
     ),
+    "rlcore.grpo": ("GRPOTrainer",),
     "rlcore.kl_control": ("AdaptiveKLController",),
     "rlcore.models": ("PPOModel", "ValueHead"),
     "rlcore.ppo": ("PPOTrainer",),
     "rlcore.results": ("RewardSource", "TrainResult"),
-    "rlcore.reward": ("RewardModel", "RewardModelSource"),
+    "rlcore.reward": (
+        "ClassifierSource",
+        "MultiObjectiveRewardModel",
+        "PairwiseRewardModel",
+        "RewardModel",
+        "RewardModelSource",
+        "RewardModelTrainer",
+        "load_reward_model",
+        "reward_model_source",
+        "save_reward_file",
+        "save_reward_model",
+    ),
     "rlcore.reward_functions": (
         "REWARD_FUNCTIONS",
         "answer_value",
@@ -70,7 +91,8 @@ __all__ = list(_HOME_OF)
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'rlcore' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -21,7 +21,8 @@ class Sequences:
     attention_mask: Tensor
     """int64 [B, L], 1 on real tokens."""
     response_mask: Tensor
-    """bool [B, T], True on response tokens, the end token included."""
+    """bool [B, T], True on sampled tokens, the end token included. Tokens of others inside a response, such as the
+    result of a tool, have attention but are not in this mask."""
 
     @property
     def prompt_length(self) -> int:
@@ -32,6 +33,11 @@ class Sequences:
     def response_ids(self) -> Tensor:
         """int64 [B, T]."""
         return self.input_ids[:, self.prompt_length :]
+
+    @property
+    def response_lengths(self) -> Tensor:
+        """int64 [B], tokens of each response, whoever wrote them."""
+        return self.attention_mask[:, self.prompt_length :].sum(dim=1)
 
     def select(self, index: Tensor | slice | list[int]) -> "Sequences":
         """The rows at `index`, without the leading columns that are padding in all of them.
@@ -72,8 +78,18 @@ def right_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tenso
     return _rectangle(ids, width), _rectangle(mask, width)
 
 
-def join(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad_id: int) -> Sequences:
+def join(
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    pad_id: int,
+    sampled: Sequence[Sequence[bool]] | None = None,
+) -> Sequences:
     """Batch of prompts and their responses.
+
+    Args:
+        prompts, responses: token ids.
+        pad_id: fills the rows.
+        sampled: for each response token whether it was sampled; None where all were.
 
     Raises:
         DataError: the counts differ, or a prompt has no token: its first response token would have no predecessor.
@@ -87,12 +103,17 @@ def join(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], p
             raise DataError(
                 f"Row {row}: the prompt has no token. Expected at least one; start it with a BOS token or text."
             )
+    if sampled is not None and list(map(len, sampled)) != list(map(len, responses)):
+        raise DataError(
+            f"Found {list(map(len, sampled))} marks for responses of {list(map(len, responses))} tokens. "
+            "Pass one mark for each token."
+        )
     prompt_ids, prompt_mask = left_pad(prompts, pad_id)
-    response_ids, response_mask = right_pad(responses, pad_id)
+    response_ids, attention_mask = right_pad(responses, pad_id)
     return Sequences(
         torch.cat([prompt_ids, response_ids], dim=1),
-        torch.cat([prompt_mask, response_mask], dim=1),
-        response_mask.bool(),
+        torch.cat([prompt_mask, attention_mask], dim=1),
+        (attention_mask if sampled is None else right_pad(sampled, 0)[0]).bool(),
     )
 
 

@@ -68,20 +68,37 @@ def save_checkpoint(
         CheckpointError: a tensor holds NaN or infinity, or the state is no JSON. Nothing was written.
         OSError: the disk is full or fails. Earlier checkpoints are untouched.
     """
-    _refuse_bad_arguments(step, tensors, max_kept)
-    _refuse_non_finite(step, tensors)
-    state_text = _as_json(step, state)
+    if max_kept < 1:
+        raise ConfigError(f"max_kept={max_kept}: expected at least 1.")
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(".step-*.tmp"):
         shutil.rmtree(leftover)
     destination = folder / f"step-{step}"
+    write_checkpoint(destination, step, tensors, state)
+    _remove_old(folder, step, keep, max_kept)
+    return destination
+
+
+def write_checkpoint(
+    destination: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, object]
+) -> None:
+    """Write one checkpoint at this very path, in place of one that is there; `load_checkpoint` reads it.
+
+    Args:
+        destination: the folder to write.
+        step, tensors, state: as in save_checkpoint.
+
+    Raises:
+        ConfigError, CheckpointError, OSError: as in save_checkpoint. What was there is untouched.
+    """
+    _refuse_bad_arguments(step, tensors)
+    for name, group in tensors.items():
+        refuse_non_finite(f"Step {step}: {name}", group)
+    state_text = _as_json(step, state)
     with publish(destination) as temporary:
         aliases = {name: write_tensors(temporary / f"{name}.safetensors", group) for name, group in tensors.items()}
         (temporary / "state.json").write_text(state_text, encoding="utf-8")
         _write_manifest(temporary, step, aliases)
-    _remove_old(folder, step, keep, max_kept)
-    return destination
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -118,7 +135,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: the folder or a file is missing, cut, changed or no safetensors.
     """
-    path = Path(path)
+    path = Path(path).resolve()
+    _finish_swap(path.with_name(f".{path.name}.old"))
     fault = _fault(path)
     if fault is not None:
         raise CheckpointError(f"{path}: {fault}. Use another checkpoint, or remove this one to start anew.")
@@ -155,14 +173,16 @@ def publish(destination: Path) -> Iterator[Path]:
         if destination.exists():
             destination.rename(old)
         temporary.rename(destination)
-        _sync(destination.parent)
+        sync(destination.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         _finish_swap(old)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Write one safetensors file. Of tensors that are one and the same (tied weights), only the first is written.
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Write one safetensors file, the metadata in its header. Of tied tensors only the first is written.
 
     Returns:
         For each name that was left out, the name of the tensor it is one with.
@@ -186,7 +206,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         kept[name] = copy(memory_format=torch.contiguous_format)
         storages.add(storage)
     try:
-        save_file(kept, path, metadata={"format": "pt"})
+        save_file(kept, path, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
         number = _OS_ERROR.search(str(error))
         if number is None:
@@ -207,6 +227,29 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path}: {error}, expected a safetensors file. Write the folder again; pickled weights are not read."
         ) from error
+
+
+def refuse_non_finite(owner: str, tensors: Mapping[str, Tensor]) -> None:
+    """Let tensors pass that hold finite numbers only.
+
+    Raises:
+        CheckpointError: one holds NaN or infinity. Names it after its owner.
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(
+                f"{owner}/{name} holds NaN or infinity, expected finite numbers, so nothing was written. "
+                "The earlier checkpoint is kept; lower the learning rate and resume from it."
+            )
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder's list of names is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -244,22 +287,12 @@ def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Ten
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
 
 
-def _refuse_bad_arguments(step: int, tensors: Mapping[str, Mapping[str, Tensor]], max_kept: int) -> None:
-    if step < 0 or max_kept < 1:
-        raise ConfigError(f"step={step}, max_kept={max_kept}: expected step >= 0 and max_kept >= 1.")
+def _refuse_bad_arguments(step: int, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+    if step < 0:
+        raise ConfigError(f"step={step}: expected at least 0.")
     for name in tensors:
         if not _ENTRY_NAME.fullmatch(name):
             raise ConfigError(f"Group of tensors {name!r}: expected letters, digits, _ and - only. It names a file.")
-
-
-def _refuse_non_finite(step: int, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-    for name, group in tensors.items():
-        for key, tensor in group.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise CheckpointError(
-                    f"Step {step}: {name}/{key} holds NaN or infinity, expected finite numbers. "
-                    "The earlier checkpoint is kept; lower the learning rate and resume from it."
-                )
 
 
 def _refuse_other_shapes(optimizer: torch.optim.Optimizer, entries: Mapping[int, Mapping[str, Any]]) -> None:
@@ -354,13 +387,5 @@ def _finish_swap(old: Path) -> None:
 def _sync_tree(folder: Path) -> None:
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
-            _sync(Path(parent, name))
-        _sync(Path(parent))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync(Path(parent, name))
+        sync(Path(parent))

@@ -3,8 +3,9 @@
 Prompt and response are encoded apart and their ids joined, so no token spans the border and the response mask is exact.
 """
 
-from collections.abc import Sequence
-from typing import cast
+import os.path
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -18,6 +19,8 @@ Prompt = str | list[dict[str, str]]
 # The first that does not merge with the response is taken.
 _ANCHORS = ("\n", "0", ";", "a")
 _START_MARKS = ("▁", "Ġ")
+# Stands for what a policy said in its turn.
+_TURN = "turn"
 
 
 class ChatFormat:
@@ -25,18 +28,24 @@ class ChatFormat:
 
     A padding token equal to the end token is allowed: every mask in this library comes from lengths, not from ids.
 
-    Attributes:
+    Args:
         tokenizer: the tokenizer.
+        tools: function schemas that the chat template puts into every prompt.
+
+    Attributes:
+        tokenizer, tools: as passed.
         end_id: token that ends a response: the end-of-sequence token, or the separator of an encoder that has none.
         pad_id: token that fills rows.
-        bos_id: token that begins a text, or None.
+        bos_id: token that begins a text: the beginning-of-sequence token, or the class token of an encoder; or None.
 
     Raises:
-        ConfigError: the tokenizer has no end token or no padding token.
+        ConfigError: the tokenizer has no end token or no padding token; there are tools, but no chat template that
+            shows them.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, tools: Sequence[Mapping[str, Any]] = ()):
         self.tokenizer = tokenizer
+        self.tools: list[Any] = [dict(tool) for tool in tools]
         end_id = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
         if end_id is None:
             raise ConfigError("The tokenizer has no end token. Set `eos_token` in its tokenizer_config.json.")
@@ -46,9 +55,12 @@ class ChatFormat:
             )
         self.end_id: int = end_id
         self.pad_id: int = tokenizer.pad_token_id
-        self.bos_id: int | None = tokenizer.bos_token_id
+        begins = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+        self.bos_id: int | None = begins
         tokens = tokenizer.convert_ids_to_tokens(self._plain_ids("a"))
         self._marks_start = any(token.startswith(_START_MARKS) for token in tokens[:1])
+        if self.tools:
+            self._require_shown_tools()
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Ids up to where the response begins: the chat template with its generation prompt, else the bare text.
@@ -60,20 +72,55 @@ class ChatFormat:
         """
         if self.tokenizer.chat_template is None:
             return self._encode_text(prompt)
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        messages = _messages(prompt)
         if not messages or messages[-1].get("role") == "assistant":
             raise DataError(f"Found the messages {messages!r}. Expected a prompt whose last message is the user's.")
         try:
-            ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            ids = self.tokenizer.apply_chat_template(
+                messages, tools=self.tools or None, add_generation_prompt=True, return_dict=False
+            )
         except TemplateError as error:
             raise DataError(
                 f"The chat template rejects {messages!r}: {error} Change the messages or the template."
             ) from error
         return cast(list[int], ids)
 
+    def encode_tool_results(self, prompt: Prompt, results: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids between the end token of a turn that called tools and the turn that reads their results.
+
+        They are what the chat template writes there: the results and a generation prompt. The turn itself is not
+        encoded again, so its ids stay as they were sampled.
+
+        Args:
+            prompt: text or messages that the conversation began with.
+            results: messages with the role `tool`, a `name` and a `content`.
+
+        Raises:
+            ConfigError: the template rejects the results, or writes the turn in front of them otherwise than it was
+                sampled.
+        """
+        return self._ids_behind(self._text_behind_turn(_messages(prompt), results))
+
+    def require_tool_results(self) -> None:
+        """Let a chat template pass that can go on with a tool's result behind a turn.
+
+        Raises:
+            ConfigError: there is no template, or see encode_tool_results, or it does not show what a tool answered.
+        """
+        if self.tokenizer.chat_template is None:
+            raise ConfigError("The tokenizer has no chat template to write a tool's result. Give it one.")
+        texts = {
+            self._text_behind_turn(_messages(_TURN), [{"role": "tool", "name": "name", "content": content}])
+            for content in ("1", "2")
+        }
+        if len(texts) == 1:
+            raise ConfigError(
+                "The chat template writes the same whatever a tool answered. Use a template that knows the role `tool`."
+            )
+
     def encode_response(self, text: str) -> list[int]:
         """Ids of a response as they follow a prompt: no BOS, no end token, no blank that is not in the text."""
-        ids = self._continuation_ids(text) if self._marks_start else self._plain_ids(text)
+        ids = self._ids_behind(text)
         while ids and ids[-1] == self.end_id:
             ids.pop()
         return ids
@@ -138,6 +185,45 @@ class ChatFormat:
             raise DataError("Found a prompt without a token. Expected text, as the tokenizer writes no BOS token.")
         return ids
 
+    def _require_shown_tools(self) -> None:
+        if self.tokenizer.chat_template is None:
+            raise ConfigError(
+                f"Found {len(self.tools)} tools and a tokenizer without a chat template, which would show them to the "
+                "policy. Give it a template, or offer no tools."
+            )
+        if self._rendered(_messages(_TURN)) == self._rendered(_messages(_TURN), tools=None):
+            raise ConfigError(
+                f"The chat template ignores its tools: the policy would not know of these {len(self.tools)}. "
+                "Use a template that writes `tools` into the prompt, or offer none."
+            )
+
+    def _text_behind_turn(self, messages: list[dict[str, str]], results: Sequence[Mapping[str, str]]) -> str:
+        """What follows the end token of an assistant's turn in front of its next one."""
+        sampled = f"{self._rendered(messages)}{_TURN}{self.tokenizer.convert_ids_to_tokens(self.end_id)}"
+        whole = self._rendered([*messages, {"role": "assistant", "content": _TURN}, *map(dict, results)])
+        if not whole.startswith(sampled):
+            same = len(os.path.commonprefix([whole, sampled]))
+            raise ConfigError(
+                "The chat template writes a turn that a tool's result follows otherwise than it was sampled: found "
+                f"{whole[same : same + 40]!r}, expected {sampled[same : same + 40]!r} behind {whole[:same][-40:]!r}. "
+                "Use a template that leaves earlier turns as they are, and a tokenizer whose end token ends a turn."
+            )
+        return whole[len(sampled) :]
+
+    def _rendered(self, messages: list[dict[str, str]], **changes: Any) -> str:
+        """The text of a conversation with its generation prompt."""
+        settings = {"tools": self.tools or None, "add_generation_prompt": True, "tokenize": False, **changes}
+        try:
+            return cast(str, self.tokenizer.apply_chat_template(messages, **settings))
+        except TemplateError as error:
+            raise ConfigError(
+                f"The chat template rejects {messages!r}: {error} Use one that knows the roles user, assistant, tool."
+            ) from error
+
+    def _ids_behind(self, text: str) -> list[int]:
+        """Ids of a text in front of which other ids stand."""
+        return self._continuation_ids(text) if self._marks_start else self._plain_ids(text)
+
     def _plain_ids(self, text: str) -> list[int]:
         return cast(list[int], self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -152,3 +238,7 @@ class ChatFormat:
 
     def _decode(self, ids: list[int]) -> str:
         return cast(str, self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _messages(prompt: Prompt) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt

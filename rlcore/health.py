@@ -1,9 +1,15 @@
 """When a training step must not be taken, and when training must stop."""
 
+import logging
 import math
 from collections.abc import Mapping
 
 from rlcore.errors import ConfigError, TrainingDiverged
+
+logger = logging.getLogger(__name__)
+
+ROUNDING_KL = 1e-6
+"""Nats per token that sampling and scoring of one model may differ by."""
 
 
 class NonFiniteGuard:
@@ -51,3 +57,31 @@ class NonFiniteGuard:
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on with the counts of `state_dict`."""
         self.skipped, self.in_a_row = state["skipped"], state["in_a_row"]
+
+
+class NegativeKLWatch:
+    """Warns once when the mean log-ratio to the reference stays below 0.
+
+    The mean of k1 over tokens that the policy sampled is about the KL, which is never negative. Where it stays below 0
+    the tokens were not drawn from the policy as it is scored, and a KL penalty pays for drifting away.
+
+    Args:
+        patience: iterations in a row before the warning.
+    """
+
+    def __init__(self, patience: int = 10):
+        self.patience = patience
+        self.in_a_row = 0
+        self.warned = False
+
+    def see(self, kl: float) -> None:
+        """Note the mean k1 of an iteration, nats per token; rounding around 0 is not below it."""
+        self.in_a_row = self.in_a_row + 1 if kl < -ROUNDING_KL else 0
+        if self.in_a_row == self.patience and not self.warned:
+            self.warned = True
+            logger.warning(
+                "kl/ref_token_mean has been below 0 for %d iterations, %.3g nats in the last one, expected about the "
+                "KL, which is at least 0. The penalty rewards drifting away. Sample with top_p=1 and top_k=0.",
+                self.patience,
+                kl,
+            )

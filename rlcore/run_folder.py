@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlcore.errors import CheckpointError
 
@@ -65,6 +65,38 @@ def weights_sha256(named_weights: Iterable[tuple[str, Tensor]]) -> str:
         digest.update(f"{name} {list(weight.shape)} {weight.dtype}".encode())
         digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    """What training can change: weights that take gradient, and buffers that are part of the model's state.
+
+    Frozen weights, those under adapters above all, are as they were loaded; `weights_sha256` vouches for them.
+    """
+    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
+
+
+def put_weights(path: Path, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put back what `trained_weights` took out of such a model.
+
+    Args:
+        path: the checkpoint.
+        model: takes the weights.
+        weights: by name.
+
+    Raises:
+        CheckpointError: a weight is missing, unknown or of another shape. Nothing is left at random.
+    """
+    expected = {name: tuple(tensor.shape) for name, tensor in trained_weights(model).items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    different = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
+    if different:
+        listed = "; ".join(f"{name}: found {found.get(name)}, expected {expected.get(name)}" for name in different[:3])
+        raise CheckpointError(
+            f"{path}: {len(different)} weights do not fit the model ({listed}). "
+            "Resume with the settings and the model that the run began with."
+        )
+    model.load_state_dict(weights, strict=False)
 
 
 def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy
 import torch
@@ -12,8 +13,10 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.batches import right_pad
+from rlcore.configs import DPOConfig, ORPOConfig
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
+from rlcore.pair_training import preference_columns, require_pairs, require_prompt
 
 Response = str | list[dict[str, str]]
 """Text, or chat messages that end with the assistant's; the prompt's messages may precede it."""
@@ -84,6 +87,7 @@ class PreferenceDataset(Dataset[dict[str, Tensor | int]]):
     Attributes:
         prompts: those of the rows that are kept.
         dropped_rows, identical_rows: positions in the input.
+        tokenizer, max_length, max_prompt_length: as passed.
 
     Raises:
         ConfigError: max_prompt_length is not within 1 .. max_length - 1, or the tokenizer has no end or padding token.
@@ -99,8 +103,14 @@ class PreferenceDataset(Dataset[dict[str, Tensor | int]]):
         max_length: int = 512,
         max_prompt_length: int = 256,
     ):
-        _check_arguments(prompts, chosen, rejected, max_length, max_prompt_length)
+        require_pairs(prompts, chosen, rejected)
+        if not 1 <= max_prompt_length < max_length:
+            raise ConfigError(
+                f"max_prompt_length={max_prompt_length}, max_length={max_length}: expected 1 <= max_prompt_length < "
+                "max_length, so that a response keeps a token."
+            )
         chat = ChatFormat(tokenizer)
+        self.tokenizer = tokenizer
         self.max_length, self.max_prompt_length = max_length, max_prompt_length
         self.prompts: list[Prompt] = []
         self.dropped_rows: list[int] = []
@@ -164,6 +174,13 @@ class PreferenceDataset(Dataset[dict[str, Tensor | int]]):
                 digest.update(numpy.array([len(ids), *ids], dtype=numpy.int64).tobytes())
         return digest.hexdigest()
 
+    def is_written_by(self, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """Whether the tokens are those of this tokenizer: the same text for each id, the same end token."""
+        own = self.tokenizer
+        if own is tokenizer:
+            return True
+        return ChatFormat(own).end_id == ChatFormat(tokenizer).end_id and own.get_vocab() == tokenizer.get_vocab()
+
     def figures(self) -> dict[str, float]:
         """What to look at before training: mean lengths of both sides, in tokens, and rows that teach nothing."""
         count = len(self._rows)
@@ -178,8 +195,7 @@ class PreferenceDataset(Dataset[dict[str, Tensor | int]]):
         self, chat: ChatFormat, index: int, prompt: Prompt, chosen: Response, rejected: Response
     ) -> _Row | None:
         """Tokens of a row; None where a response is empty."""
-        if isinstance(prompt, str) and not prompt.strip():
-            raise DataError(f"Row {index}, prompt: found {prompt!r}, expected text. Drop or mend that row.")
+        require_prompt(index, prompt)
         sides = {"chosen": chosen, "rejected": rejected}
         texts = [_response_text(index, name, response, prompt) for name, response in sides.items()]
         try:
@@ -216,25 +232,28 @@ class PreferenceDataset(Dataset[dict[str, Tensor | int]]):
             )
 
 
-def _check_arguments(
-    prompts: Sequence[object],
-    chosen: Sequence[object],
-    rejected: Sequence[object],
-    max_length: int,
-    max_prompt_length: int,
-) -> None:
-    if not len(prompts) == len(chosen) == len(rejected):
-        raise DataError(
-            f"Found {len(prompts)} prompts, {len(chosen)} chosen and {len(rejected)} rejected responses, "
-            "expected equal numbers. Pass one of each for every pair."
-        )
-    if not len(prompts):
-        raise DataError("Found 0 preference pairs, expected at least one.")
-    if not 1 <= max_prompt_length < max_length:
-        raise ConfigError(
-            f"max_prompt_length={max_prompt_length}, max_length={max_length}: expected 1 <= max_prompt_length < "
-            "max_length, so that a response keeps a token."
-        )
+def pairs_of(
+    split: str,
+    columns: Mapping[str, Sequence[Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    config: DPOConfig | ORPOConfig,
+) -> PreferenceDataset:
+    """The pairs in the columns prompt, chosen and rejected; names of others, which are not read, are logged.
+
+    Args:
+        split: what errors call the data.
+        columns: by name, one entry for each pair.
+        tokenizer: of the model that is trained.
+        config: max_length and max_prompt_length.
+
+    Raises:
+        DataError: a column is missing; see also PreferenceDataset.
+    """
+    try:
+        prompts, chosen, rejected = preference_columns(columns)
+        return PreferenceDataset(prompts, chosen, rejected, tokenizer, config.max_length, config.max_prompt_length)
+    except DataError as error:
+        raise DataError(f"Split {split}: {error}") from error
 
 
 def _response_text(index: int, name: str, response: object, prompt: Prompt) -> str:

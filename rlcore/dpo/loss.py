@@ -1,6 +1,6 @@
 """The preference loss of a batch of pairs, and the log-probabilities behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,25 +15,43 @@ from rlcore.models import TrunkAndHead
 
 @dataclass(frozen=True, eq=False)
 class ReferencedPairs:
-    """Preference pairs with what the reference says about them.
+    """Preference pairs with what the reference says about them, and the DPO loss on them.
 
-    Attributes:
+    Args:
         dataset: N pairs.
         ref_sequence_logprobs: float32 [2, N], nats of the whole response, chosen and rejected; 0 without a reference.
         pad_id: fills the rows of a batch.
+        config: beta and label_smoothing.
     """
 
     dataset: PreferenceDataset
     ref_sequence_logprobs: Tensor
     pad_id: int
-
-    def batch(self, rows: Sequence[int], device: torch.device) -> tuple[PairBatch, Tensor]:
-        """The pairs at `rows` and their reference log-probabilities [2n], chosen first."""
-        batch = self.dataset.batch(rows, self.pad_id).to(device)
-        return batch, self.ref_sequence_logprobs[:, list(rows)].flatten().to(device)
+    config: DPOConfig
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    def length(self, row: int) -> int:
+        """Tokens of the longer one of the two sequences of a pair."""
+        return self.dataset.length(row)
+
+    def loss(
+        self, model: nn.Module, rows: Sequence[int], *, pair_count: int, step: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See pair_loss. Without dropout the step does not matter."""
+        device = next(model.parameters()).device
+        batch = self.dataset.batch(rows, self.pad_id).to(device)
+        ref_sequence_logprobs = self.ref_sequence_logprobs[:, list(rows)].flatten().to(device)
+        return pair_loss(model, batch, ref_sequence_logprobs, pair_count, self.config)
+
+    def sums(self, model: nn.Module, rows: Sequence[int]) -> dict[str, Tensor]:
+        """The sums of pair_loss."""
+        return self.loss(model, rows, pair_count=1, step=0)[1]
+
+    def summary(self, sums: Mapping[str, float], pair_count: int) -> dict[str, float]:
+        """Means over the pairs."""
+        return {name: value / pair_count for name, value in sums.items()}
 
 
 def response_sums(model: nn.Module, batch: PairBatch) -> Tensor:

@@ -10,7 +10,8 @@ from rlcore.environments.named import ENVIRONMENTS, environment_named
 from rlcore.environments.preference import PreferenceComparisonEnv, preference_by_score
 from rlcore.environments.reward_source import EnvironmentReward
 from rlcore.environments.text_generation import TextGenerationEnv
-from rlcore.environments.trajectories import play
+from rlcore.environments.tool_calls import Tools
+from rlcore.environments.trajectories import lm_policy, play
 
 __all__ = [
     "ENVIRONMENTS",
@@ -23,10 +24,12 @@ __all__ = [
     "RLEnvironment",
     "StepResult",
     "TextGenerationEnv",
+    "Tools",
     "Trajectory",
     "create_code_generation_env",
     "create_math_problem_env",
     "environment_named",
+    "lm_policy",
     "load_episode_environment",
     "passed_tests",
     "play",

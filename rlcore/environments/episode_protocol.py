@@ -12,13 +12,26 @@ METHODS = ("build_dataset", "score_episode", "get_tools")
 
 
 class EpisodeEnvironment(Protocol):
-    """What group-based training asks of an environment."""
+    """What group-based training asks of an environment.
+
+    One that runs tools has a method `call_tool(name, arguments, case_idx) -> str` besides: it gets the name and the
+    arguments of a call as the policy wrote them, and returns the text that the policy reads in its next turn. What it
+    raises is read by the policy too. Without it, calls are text for `score_episode`.
+    """
 
     def build_dataset(self, tokenizer: Any) -> Any:
-        """A data set with the column `prompt`, and `case_idx` where prompts and cases are numbered differently."""
+        """A data set with the column `prompt`, and `case_idx` where prompts and cases are numbered differently.
 
-    def score_episode(self, model: Any, tokenizer: Any, completion: Any, case_idx: int) -> float:
-        """The score of one completion of that case. The environment may go on generating with the model itself."""
+        A prompt is text or chat messages. Without `case_idx` a case is the number of its row, from 0.
+        """
+
+    def score_episode(self, model: Any, tokenizer: Any, completion: Any, case_idx: int) -> float | None:
+        """The score of one completion of that case; None or NaN where there is none, and nothing is learned from it.
+
+        Called without gradients, and the environment may go on generating with the model itself. The completion of a
+        text prompt is all text behind it; that of chat messages is the messages that followed, answers of tools among
+        them.
+        """
 
     def get_tools(self) -> list[dict[str, Any]]:
         """Schemas of the tools that the model is offered; empty without tools."""

@@ -93,12 +93,14 @@ class TextEpisode:
         return self.observation()
 
     def append(self, action: Tensor | int) -> bool:
-        """Add a token; whether the episode has ended.
+        """Add a token; whether the episode has ended. The first token of all begins the first episode by itself.
 
         Raises:
-            RLCoreError: no episode is running.
+            RLCoreError: the last episode has ended.
             DataError: the action is not one token.
         """
+        if not self._prompt_ids:
+            self.start()
         require_running(self.running)
         self._response_ids.append(one_token(action))
         self.generated, stopped = self.before_stop(self.chat.decode_response(self._response_ids))

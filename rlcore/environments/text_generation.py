@@ -8,8 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcore.environments.base import Observation, RLEnvironment, StepResult
 from rlcore.environments.text_episode import TextEpisode
-from rlcore.reward_functions import checked_number, length_score
-from rlcore.reward_functions.checks import checked_counts
+from rlcore.reward_functions import REWARD_FUNCTIONS, as_reward_source
 
 
 class TextGenerationEnv(RLEnvironment):
@@ -22,13 +21,15 @@ class TextGenerationEnv(RLEnvironment):
         tokenizer: of the policy.
         prompts: texts, played in turn.
         max_length: longest response, in tokens. An observation keeps the newest max_length tokens.
-        reward_fn: called as reward_fn(prompt=..., generated=..., full_text=...), full_text being the prompt followed by
-            the generated text. By default min(words / 50, 1) of the generated text.
+        reward_fn: a reward function of any form of `reward_functions.as_reward_source`, such as
+            (prompt, generated, full_text), full_text being the prompt followed by the generated text. By default
+            min(words / 50, 1) of the generated text.
         stop_sequences: texts that end a response.
         temperature: what the policy should sample at; `metadata["temperature"]` of every observation.
 
     Raises:
-        ConfigError: there is no prompt, one is empty, or a setting is out of range.
+        ConfigError: there is no prompt, one is empty, a setting is out of range, or the reward function has another
+            form.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class TextGenerationEnv(RLEnvironment):
         self.tokenizer = tokenizer
         self.prompts = self._episode.cycle.prompts
         self.max_length = max_length
-        self.reward_fn = reward_fn or _length_reward
+        self.reward_fn = reward_fn or REWARD_FUNCTIONS["default"]
+        self._source = as_reward_source(self.reward_fn, "The reward function of the environment")
         self.stop_sequences = self._episode.stop_sequences
         self.temperature = temperature
 
@@ -56,7 +58,7 @@ class TextGenerationEnv(RLEnvironment):
         return self._episode.start(prompt)
 
     def step(self, action: Tensor | int) -> StepResult:
-        """Append one token.
+        """Append one token. The first step of all begins the first response by itself.
 
         Args:
             action: token id: an int, or an integer tensor of shape () or [1].
@@ -70,7 +72,7 @@ class TextGenerationEnv(RLEnvironment):
             DataError: the action is not one token, or the reward no finite number.
         """
         done = self._episode.append(action)
-        reward = self._reward(self._episode.prompt, self._episode.generated) if done else 0.0
+        reward = self._source([self._episode.prompt], [self._episode.generated])[0] if done else 0.0
         return text_step(self._episode, done, reward, {})
 
     def render(self) -> str:
@@ -88,15 +90,7 @@ class TextGenerationEnv(RLEnvironment):
         Raises:
             DataError: the numbers of rows differ, or a reward is no finite number.
         """
-        checked_counts(prompts, responses, metadata)
-        return [
-            self._reward(prompt, self._episode.before_stop(response)[0])
-            for prompt, response in zip(prompts, responses, strict=True)
-        ]
-
-    def _reward(self, prompt: str, generated: str) -> float:
-        reward = self.reward_fn(prompt=prompt, generated=generated, full_text=prompt + generated)
-        return checked_number(reward, "The reward function of the environment")
+        return self._source(prompts, [self._episode.before_stop(response)[0] for response in responses], metadata)
 
 
 def text_step(episode: TextEpisode, done: bool, reward: float, metrics: Mapping[str, float]) -> StepResult:
@@ -108,7 +102,3 @@ def text_step(episode: TextEpisode, done: bool, reward: float, metrics: Mapping[
         info={"generated_text": episode.generated, "steps": episode.steps},
         metrics={"reward": reward, "length": episode.steps, **metrics},
     )
-
-
-def _length_reward(prompt: str, generated: str, full_text: str) -> float:
-    return length_score(generated)

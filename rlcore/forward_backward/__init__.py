@@ -1,8 +1,7 @@
 """Queued training of one model: forward-backward passes, evaluations and optimiser steps in one order."""
 
 from rlcore.forward_backward.clients import AsyncTrainingClient, ForwardBackwardPipeline
-from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput, OptimStepOutput
-from rlcore.forward_backward.processes import require_single_process
+from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput, OptimStepOutput, StepOutput
 
 __all__ = [
     "AsyncTrainingClient",
@@ -10,5 +9,5 @@ __all__ = [
     "ForwardBackwardOutput",
     "ForwardBackwardPipeline",
     "OptimStepOutput",
-    "require_single_process",
+    "StepOutput",
 ]

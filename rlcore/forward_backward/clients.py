@@ -3,14 +3,17 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import ConfigError, DataError
+from rlcore.forward_backward.accumulation import MicroBatchLoss
 from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput
-from rlcore.forward_backward.lane import Lane, MicroBatchLoss
+from rlcore.forward_backward.lane import Lane
 from rlcore.forward_backward.token_losses import TokenRows, loss_arguments, loss_named, token_rows, token_scores
 from rlcore.functional.masking import position_ids_from
 
@@ -30,7 +33,9 @@ class AsyncTrainingClient(Lane):
             off.
         device: moves the models there; None leaves the policy where it is.
         gradient_accumulation_steps: micro-batches of `forward_backward` that make one optimiser step. Losses given to
-            `backward` are divided by the counts of their step already and need none.
+            `backward` and `train_step` are divided by the counts of their step already and need none.
+        tokenizer: decodes for the stop texts of `sample`.
+        checkpoint_dir: where `save_state` writes; None is `checkpoints` in the working directory.
     """
 
     def forward_backward(
@@ -38,14 +43,23 @@ class AsyncTrainingClient(Lane):
         batch: Mapping[str, Tensor],
         loss_fn: str | OutputsLoss = "cross_entropy",
         loss_fn_kwargs: Mapping[str, Any] | None = None,
+        **loss_keywords: Any,
     ) -> AsyncTrainingFuture[ForwardBackwardOutput]:
         """Queue a forward and a backward pass; see ForwardBackwardPipeline.forward_backward.
 
         Args:
             batch: `input_ids` [B, L]; optional `attention_mask` and `labels` [B, L].
             loss_fn, loss_fn_kwargs: as there.
+            loss_keywords: more of loss_fn_kwargs, such as `advantages=...`.
+
+        Raises:
+            ConfigError, DataError: as there, or a keyword is given twice.
         """
-        forward = _named_or_own_loss(self._rows_of(batch), loss_fn, loss_fn_kwargs or {}, self.device)
+        given = dict(loss_fn_kwargs or {})
+        twice = sorted(given.keys() & loss_keywords.keys())
+        if twice:
+            raise ConfigError(f"Found {twice} both in loss_fn_kwargs and as keywords. Pass each once.")
+        forward = _named_or_own_loss(self._rows_of(batch), loss_fn, {**given, **loss_keywords}, self.device)
         return self._queue_micro_batch(forward, is_mean=True)
 
     def forward(
@@ -81,6 +95,8 @@ class ForwardBackwardPipeline(Lane):
             at once would mix their gradients.
         gradient_accumulation_steps: micro-batches that make one optimiser step. Their losses are means and are divided
             by it, so each micro-batch weighs the same; for equal weights of tokens use `backward`.
+        tokenizer: decodes for the stop texts of `sample`.
+        checkpoint_dir: where `save_state` writes; None is `checkpoints` in the working directory.
     """
 
     def __init__(
@@ -89,10 +105,19 @@ class ForwardBackwardPipeline(Lane):
         device: str | torch.device | None = None,
         max_workers: int = 2,
         gradient_accumulation_steps: int = 1,
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        checkpoint_dir: str | Path | None = None,
     ):
         if max_workers < 1:
             raise ConfigError(f"Found max_workers={max_workers}, expected at least 1.")
-        super().__init__(model, device=device, gradient_accumulation_steps=gradient_accumulation_steps)
+        super().__init__(
+            model,
+            device=device,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            tokenizer=tokenizer,
+            checkpoint_dir=checkpoint_dir,
+        )
 
     def forward_backward(
         self,

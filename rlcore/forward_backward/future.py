@@ -41,6 +41,24 @@ class OptimStepOutput:
 
 
 @dataclass
+class StepOutput:
+    """Result of one optimiser step over rows that all processes know; the same in all of them."""
+
+    loss: float
+    """Sum over the micro-batches of all processes, so the loss of the whole step."""
+    metrics: dict[str, float]
+    """Sums of what the loss functions reported, likewise."""
+    grad_norm: float
+    """L2 norm of the gradients before clipping."""
+    learning_rate: float
+    """Rate of the first parameter group that this step used."""
+    step: int
+    """Optimiser steps made so far; a skipped one does not count."""
+    skipped: bool
+    """A loss or gradient was not finite, so nothing was changed."""
+
+
+@dataclass
 class Failure:
     """An error in words, and whether somebody asked for it. Holds no traceback, which would keep activations alive."""
 
@@ -51,9 +69,11 @@ class Failure:
 class AsyncTrainingFuture(Generic[ResultT]):
     """The coming result of work that was queued in a lane."""
 
-    def __init__(self, worker: threading.Thread):
+    def __init__(self, thread: threading.Thread, worker: object):
         self._inner: concurrent.futures.Future[ResultT] = concurrent.futures.Future()
-        self._worker = worker
+        self._thread = thread
+        # A worker ends with its last reference; until the work is done, this is one.
+        self._worker: object | None = worker
         self._failure: Failure | None = None
 
     def result(self, timeout: float | None = None) -> ResultT:
@@ -92,19 +112,24 @@ class AsyncTrainingFuture(Generic[ResultT]):
 
     def begin(self) -> bool:
         """For the worker: mark the work as begun; False where it was cancelled."""
-        return self._inner.set_running_or_notify_cancel()
+        begins = self._inner.set_running_or_notify_cancel()
+        if not begins:
+            self._worker = None
+        return begins
 
     def succeed(self, result: ResultT) -> None:
         """For the worker: hand over the result."""
         self._inner.set_result(result)
+        self._worker = None
 
     def fail(self, error: BaseException, failure: Failure) -> None:
         """For the worker: hand over the error."""
         self._failure = failure
         self._inner.set_exception(error)
+        self._worker = None
 
     def _refuse_to_wait_for_itself(self) -> None:
-        if threading.current_thread() is self._worker and not self._inner.done():
+        if threading.current_thread() is self._thread and not self._inner.done():
             raise RLCoreError(
                 "Found a wait for queued work inside work of the same lane, which would never end. "
                 "Call the model directly there, or wait in the code that queued it."

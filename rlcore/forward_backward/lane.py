@@ -1,55 +1,53 @@
-"""The one ordered lane through which everything reaches a model that is being trained.
+"""The one ordered lane through which everything reaches a model that is being trained."""
 
-An optimiser step and the micro-batches queued before it form a window. A window makes its step or changes nothing.
-"""
-
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
-from rlcore.errors import ConfigError, DataError, RLCoreError
-from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput, OptimStepOutput
-from rlcore.forward_backward.processes import launched_processes
+from rlcore.errors import ConfigError, DataError
+from rlcore.forward_backward.accumulation import (
+    Accumulation,
+    LossFunction,
+    MicroBatchLoss,
+    Update,
+    loss_and_metrics,
+)
+from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput, OptimStepOutput, StepOutput
+from rlcore.forward_backward.memory import RowLimit, measure_in_parts
+from rlcore.forward_backward.sampling import Sample, sample_request
+from rlcore.forward_backward.state import TrainingState, checked_name
+from rlcore.forward_backward.whole_step import LossOf, train_whole_step
 from rlcore.forward_backward.worker import Worker
-from rlcore.models import evaluation_mode, reference_of
+from rlcore.models import choose_device, evaluation_mode, reference_of
+from rlcore.processes import Processes, launched_processes
+from rlcore.sampling import SamplingParams
 
+RowT = TypeVar("RowT")
 ResultT = TypeVar("ResultT")
-LossFunction = Callable[[nn.Module], tuple[Tensor, Mapping[str, Tensor | float]]]
-
-
-class MicroBatchLoss(NamedTuple):
-    """What a forward pass hands to the backward pass."""
-
-    loss: Tensor
-    metrics: Mapping[str, Tensor | float]
-    logits: Tensor | None = None
-    logprobs: Tensor | None = None
-
-
-@dataclass
-class _Window:
-    """The micro-batches since the last optimiser step."""
-
-    micro_batches: int = 0
-    holds_means: bool = False
-    non_finite: bool = False
-    error: BaseException | None = None
 
 
 class Lane:
     """Trains one model in one thread: work is done in the order in which it was queued, whoever queued it.
 
-    Launched in several processes, each trains its replica on its own rows and an optimiser step uses the mean of their
-    gradients; every process has to queue the same steps.
+    Launched in several processes, each trains its replica on its own rows. An optimiser step uses the gradients of all:
+    their sum where losses are divided by the counts of the whole step, the mean over all micro-batches where losses are
+    means. Every process has to queue the same steps; one without rows queues no micro-batch for them.
 
     Work does not see autocast or another setting that belongs to the caller's thread; enter it inside the work. Dropout
     draws from torch's global generator: code that draws from it too while work is queued makes runs differ.
+
+    Attributes:
+        model: trained in place.
+        reference_model: frozen, or None.
+        device: where the model is.
+        processes: those that train together.
     """
 
     def __init__(
@@ -58,6 +56,9 @@ class Lane:
         reference_model: nn.Module | None = None,
         device: str | torch.device | None = None,
         gradient_accumulation_steps: int = 1,
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        checkpoint_dir: str | Path | None = None,
     ):
         if gradient_accumulation_steps < 1:
             raise ConfigError(
@@ -69,17 +70,21 @@ class Lane:
                 "Found the same object as model and reference_model; a reference must not move with the policy. "
                 "Pass a copy, or leave it out where the model has LoRA adapters."
             )
-        self._processes = launched_processes()
-        device = self._processes.device or device
-        self.model = model if device is None else model.to(device)
-        self._processes.copy_from_first(model)
+        self.processes = launched_processes()
+        place = _place(device, self.processes)
+        self.model = model if place is None else model.to(place)
+        self.processes.copy_from_first(model)
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.reference_model = reference_model
         if reference_model is not None:
             reference_model.to(self.device).eval().requires_grad_(False)
         self.gradient_accumulation_steps = gradient_accumulation_steps
-        self._window = _Window()
-        self._steps = 0
+        self._accumulation = Accumulation(model, self.processes, gradient_accumulation_steps)
+        level = logging.WARNING if self.processes.is_first else logging.DEBUG
+        self._training_limit = RowLimit("a forward and backward pass", level)
+        self._evaluation_limit = RowLimit("an evaluation")
+        self._state = TrainingState(self._accumulation, self.device, checkpoint_dir)
+        self._tokenizer = tokenizer
         self._worker = Worker(self.device)
 
     def backward(self, loss_fn: LossFunction) -> AsyncTrainingFuture[ForwardBackwardOutput]:
@@ -87,14 +92,14 @@ class Lane:
 
         Args:
             loss_fn: called with the model, gradients on. Returns a scalar loss, divided by the counts of the whole
-                optimiser step, and metrics to report. The loss is not divided again.
+                optimiser step, over all processes, and metrics to report. The loss is not divided again.
 
         Returns:
             future of the loss and the metrics. It raises DataError for a loss that is no scalar or has no gradient.
             After a failed micro-batch the rest of its window fails with that error, up to and including the next
             optim_step.
         """
-        return self._queue_micro_batch(lambda model: _loss_and_metrics(loss_fn(model)), is_mean=False)
+        return self._queue_micro_batch(lambda model: loss_and_metrics(loss_fn(model)), is_mean=False)
 
     def evaluate(
         self, fn: Callable[[nn.Module], ResultT], *, use_reference: bool = False
@@ -115,6 +120,78 @@ class Lane:
             )
         return self._worker.submit(partial(self._run_evaluation, fn, use_reference), _ignore)
 
+    def evaluate_in_parts(
+        self,
+        rows: Sequence[RowT],
+        measure: Callable[[nn.Module, list[RowT]], ResultT],
+        *,
+        part_size: int | None = None,
+        use_reference: bool = False,
+    ) -> list[ResultT]:
+        """Evaluate rows part by part and wait for the results. Not collective: the rows are this process's own.
+
+        Where the device runs out of memory a part is halved, and no later one is larger; `train_step` has a limit of
+        its own.
+
+        Args:
+            rows: anything.
+            measure: called with the model and consecutive rows, as the function of `evaluate` is.
+            part_size: rows of one call at most; None for all of them.
+            use_reference: as in `evaluate`.
+
+        Returns:
+            what measure returned, in the order of the rows.
+
+        Raises:
+            ConfigError: part_size is below 1, or see `evaluate`.
+            DeviceMemoryError: there is too little memory for one row.
+        """
+        if part_size is not None and part_size < 1:
+            raise ConfigError(f"Found part_size={part_size}, expected at least 1 row, or None for all of them.")
+        size = len(rows) if part_size is None else part_size
+        work = partial(measure_in_parts, rows=rows, measure=measure, part_size=size, limit=self._evaluation_limit)
+        return self.evaluate(work, use_reference=use_reference).result()
+
+    def across_processes(self, fn: Callable[[Processes], ResultT]) -> AsyncTrainingFuture[ResultT]:
+        """Queue fn(processes), so that exchanges between processes happen in the queue's order in all of them."""
+        return self._worker.submit(partial(fn, self.processes), _ignore)
+
+    def train_step(
+        self,
+        rows: Sequence[int],
+        loss_of: LossOf,
+        optimizer: torch.optim.Optimizer,
+        *,
+        micro_batch_size: int,
+        max_grad_norm: float | None,
+    ) -> StepOutput:
+        """Make one optimiser step over the rows and wait for it: each process takes its share, gradients are added.
+
+        Where the device runs out of memory the micro-batches are halved and the step is done again; with dropout it
+        draws other masks then. The client keeps to the smaller size.
+
+        Args:
+            rows: numbers of the rows, the same in all processes, at least one.
+            loss_of: from the numbers of some of these rows to their loss function. The loss is divided by the counts
+                of all rows, so losses, gradients and metrics of micro-batches and processes add up.
+            optimizer: as in `optim_step`.
+            micro_batch_size: rows of one backward pass, of all processes together.
+            max_grad_norm: as in `optim_step`.
+
+        Raises:
+            DataError: there are no rows, or a loss is no scalar or has no gradient.
+            ConfigError: micro_batch_size is below 1, max_grad_norm is not above 0, or micro-batches wait for a step.
+            DeviceMemoryError: there is too little memory for one row.
+            Exception: what loss_of or its function raised; RLCoreError where that was in another process.
+        """
+        if not len(rows):
+            raise DataError("Found no rows, expected at least one. Make no step where there is nothing to learn from.")
+        if micro_batch_size < 1:
+            raise ConfigError(f"Found micro_batch_size={micro_batch_size}, expected at least 1 row.")
+        update = Update(optimizer, max_grad_norm=max_grad_norm)
+        work = partial(self._run_whole_step, rows, loss_of, update, micro_batch_size)
+        return self._worker.submit(work, lambda error: self._accumulation.clear(optimizer)).result()
+
     def optim_step(
         self,
         optimizer: torch.optim.Optimizer,
@@ -132,7 +209,7 @@ class Lane:
             scheduler: stepped after each real optimiser step.
             max_grad_norm: gradients are scaled down to this L2 norm; None does not clip.
         """
-        return self._queue_step(optimizer, scheduler, max_grad_norm, self.gradient_accumulation_steps)
+        return self._queue_step(Update(optimizer, scheduler, max_grad_norm), self.gradient_accumulation_steps)
 
     def flush(
         self,
@@ -141,7 +218,81 @@ class Lane:
         max_grad_norm: float | None = 1.0,
     ) -> AsyncTrainingFuture[OptimStepOutput]:
         """Queue the step of a last window that stayed short, along the mean of the micro-batches it has."""
-        return self._queue_step(optimizer, scheduler, max_grad_norm, 1)
+        return self._queue_step(Update(optimizer, scheduler, max_grad_norm), 1)
+
+    def save_state(self, name: str) -> dict[str, str]:
+        """Write all that training needs to go on bit for bit into `<checkpoint_dir>/<name>/`, and wait for it.
+
+        Work that was queued before is done first. The folder holds the model, the optimizer and the scheduler of the
+        last `optim_step` (nothing of them before the first), the number of steps, torch's random numbers, and gradients
+        and counts of an open window. It takes the place of an older one of that name once it is whole. Of several
+        processes the first writes; all get the answer.
+
+        Args:
+            name: names the folder.
+
+        Returns:
+            `path` of the folder, `model_path`, `optimizer_path` and `state_path` of files in it.
+
+        Raises:
+            ConfigError: the name is no plain one.
+            CheckpointError: a weight is NaN or infinite, or the open window has failed. Nothing is written.
+            OSError: the disk is full or fails. An older state of that name is untouched.
+        """
+        return self._worker.submit(partial(self._state.save, checked_name(name)), _ignore).result()
+
+    def load_state(self, path: str | Path) -> None:
+        """Go on from a state that `save_state` wrote, and wait until it is there. Random numbers go on from it too.
+
+        Optimizer and scheduler of the last `optim_step` get their state at once, in a new client those of the first
+        one, whose learning rates the state brings along.
+
+        Args:
+            path: the folder, as `save_state` returned it.
+
+        Raises:
+            CheckpointError: the folder is missing, incomplete or damaged, or belongs to another model, optimizer,
+                scheduler or number of processes. Nothing is changed. `optim_step` raises it where the first optimizer
+                it gets does not fit.
+        """
+        self._worker.submit(partial(self._state.load, Path(path)), _ignore).result()
+
+    def sample(
+        self,
+        prompt: Sequence[int] | Tensor,
+        max_tokens: int = 100,
+        temperature: float = 1.0,
+        top_k: int = -1,
+        top_p: float = 1.0,
+        stop: Sequence[int | str] | None = None,
+        seed: int | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> Sample:
+        """Sample a continuation of one prompt from the model as the work queued before leaves it, and wait for it.
+
+        Args:
+            prompt: token ids, a list or a tensor [L] or [1, L].
+            max_tokens: most tokens to sample.
+            temperature: the logits are divided by it; 0 takes the most likely token.
+            top_k: sample among the k most likely tokens; -1 or 0 is off.
+            top_p: sample from the smallest set of tokens that reaches this probability; 1 is off.
+            stop: token ids and texts, each of which ends the sample. A text is looked for in what was generated, across
+                token borders. None: max_tokens alone ends it.
+            seed: makes the sample repeatable; None draws one from torch's global generator.
+            tokenizer: decodes for stop texts; None takes the client's.
+
+        Returns:
+            `tokens`, which include the stop token or those that complete the stop text, `logprobs` of each of them in
+            nats, and the `prompt`, all as lists.
+
+        Raises:
+            ConfigError: a setting is out of range, stop texts come without a tokenizer, or the model is no causal
+                language model.
+            DataError: the prompt is no row of the model's token ids, or it and max_tokens exceed the context.
+        """
+        params = SamplingParams(max_tokens, temperature, 0 if top_k == -1 else top_k, top_p)
+        request = sample_request(prompt, params, stop, seed, tokenizer or self._tokenizer)
+        return self.evaluate(request.answer).result()
 
     def shutdown(self) -> None:
         """Finish the queued work, end the thread and log the errors that nobody asked for. Idempotent."""
@@ -159,42 +310,21 @@ class Lane:
         self, forward: Callable[[nn.Module], MicroBatchLoss], *, is_mean: bool
     ) -> AsyncTrainingFuture[ForwardBackwardOutput]:
         """Queue one micro-batch. A mean is divided by gradient_accumulation_steps, a loss over counts is not."""
-        return self._worker.submit(partial(self._run_micro_batch, forward, is_mean), self._fail_window)
+        return self._worker.submit(partial(self._accumulation.add, forward, is_mean=is_mean), self._accumulation.fail)
 
-    def _queue_step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        scheduler: torch.optim.lr_scheduler.LRScheduler | None,
-        max_grad_norm: float | None,
-        least_means: int,
-    ) -> AsyncTrainingFuture[OptimStepOutput]:
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            raise ConfigError(
-                f"Found max_grad_norm={max_grad_norm}, expected more than 0. Pass None to leave gradients unclipped."
-            )
-        step = partial(self._run_step, optimizer, scheduler, max_grad_norm, least_means)
-        return self._worker.submit(step, lambda error: self._drop_window(optimizer))
+    def _queue_step(self, update: Update, least_means: int) -> AsyncTrainingFuture[OptimStepOutput]:
+        step = partial(self._run_step, update, least_means)
+        return self._worker.submit(step, lambda error: self._accumulation.clear(update.optimizer))
 
-    def _run_micro_batch(self, forward: Callable[[nn.Module], MicroBatchLoss], is_mean: bool) -> ForwardBackwardOutput:
-        window = self._window
-        if window.error is not None:
-            raise _failure_of(window)
-        if window.micro_batches and window.holds_means != is_mean:
-            raise ConfigError(
-                "Found a loss over counts and a mean loss in one optimiser step; their sum has no meaning. "
-                "Use either backward() or the forward_backward() forms between two optim_step() calls."
-            )
-        with torch.enable_grad():
-            result = forward(self.model)
-            _check_scalars(result)
-            share = self.gradient_accumulation_steps if is_mean else 1
-            torch.autograd.backward(result.loss / share if share > 1 else result.loss)
-        loss = result.loss.item()  # after the backward pass: waits for the device, so execution_time holds both passes
-        metrics = {name: float(value) for name, value in result.metrics.items()}
-        window.micro_batches += 1
-        window.holds_means = is_mean
-        window.non_finite |= not math.isfinite(loss)
-        return ForwardBackwardOutput(loss, metrics, result.logits, result.logprobs)
+    def _run_whole_step(
+        self, rows: Sequence[int], loss_of: LossOf, update: Update, micro_batch_size: int
+    ) -> StepOutput:
+        self._state.meet(update)
+        return train_whole_step(self._accumulation, rows, loss_of, update, micro_batch_size, self._training_limit)
+
+    def _run_step(self, update: Update, least_means: int) -> OptimStepOutput:
+        self._state.meet(update)
+        return self._accumulation.step(self._accumulation.of_all_processes(), update, least_means)
 
     def _run_evaluation(self, fn: Callable[[nn.Module], ResultT], use_reference: bool) -> ResultT:
         with torch.no_grad():
@@ -207,98 +337,22 @@ class Lane:
             with reference_of(self.model) as reference:
                 return fn(reference)
 
-    def _run_step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        scheduler: torch.optim.lr_scheduler.LRScheduler | None,
-        max_grad_norm: float | None,
-        least_means: int,
-    ) -> OptimStepOutput:
-        window = self._window
-        if self._processes.any(window.error is not None):
-            raise _failure_of(window)
-        learning_rate = float(optimizer.param_groups[0]["lr"])
-        if window.micro_batches < (least_means if window.holds_means else 1):
-            return OptimStepOutput(self._steps, learning_rate, 0.0, {"skipped": 1.0})
-        trained = self._parameters_with_gradient(optimizer)
-        total_norm = nn.utils.get_total_norm(parameter.grad for parameter in trained if parameter.grad is not None)
-        grad_norm = total_norm.item()
-        if self._processes.any(window.non_finite or not math.isfinite(grad_norm)):
-            self._drop_window(optimizer)
-            return OptimStepOutput(self._steps, learning_rate, grad_norm, {"skipped": 1.0, "non_finite": 1.0})
-        if max_grad_norm is not None:
-            nn.utils.clip_grads_with_norm_(trained, max_grad_norm, total_norm)
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
-        self._steps += 1
-        self._drop_window(optimizer)
-        return OptimStepOutput(self._steps, learning_rate, grad_norm)
 
-    def _parameters_with_gradient(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-        """What the optimizer trains in this step, gradients averaged over processes and over a short window."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._processes.average_gradients(parameters)
-        trained = [parameter for parameter in parameters if parameter.grad is not None]
-        if not trained:
-            raise ConfigError(
-                "Found no gradient on any parameter of the optimizer, expected those of the client's model. "
-                "Make the optimizer from model.parameters() of that model."
-            )
-        if self._window.holds_means and self._window.micro_batches != self.gradient_accumulation_steps:
-            correction = self.gradient_accumulation_steps / self._window.micro_batches
-            torch._foreach_mul_([parameter.grad for parameter in trained], correction)
-        return trained
+def _place(device: str | torch.device | None, processes: Processes) -> torch.device | None:
+    """Where a model goes; None leaves it where it is.
 
-    def _fail_window(self, error: BaseException) -> None:
-        if self._window.error is None:
-            self._window.error = error
-        self.model.zero_grad(set_to_none=True)
-
-    def _drop_window(self, optimizer: torch.optim.Optimizer) -> None:
-        self._window = _Window()
-        optimizer.zero_grad(set_to_none=True)
-        self.model.zero_grad(set_to_none=True)
-
-
-def _failure_of(window: _Window) -> RLCoreError:
-    """What the rest of a failed window raises."""
-    cause = window.error
-    if cause is None:
-        return RLCoreError("A micro-batch of this optimiser step failed in another process; its log says how.")
-    # A caller who waits for the step alone still learns whether data, settings or the machine were at fault.
-    kind = type(cause) if isinstance(cause, RLCoreError) else RLCoreError
-    failure = kind(
-        f"Micro-batch {window.micro_batches} (counted from 0) of this optimiser step failed with "
-        f"{type(cause).__name__} ({cause}), so no step was made and the gradients are cleared. "
-        "Mend the cause and queue the whole step again; the client is usable after this optim_step()."
-    )
-    failure.__cause__ = cause
-    return failure
-
-
-def _loss_and_metrics(returned: object) -> MicroBatchLoss:
-    if not isinstance(returned, tuple) or len(returned) != 2:
-        raise DataError(
-            f"Found {type(returned).__name__} from the loss function, expected a scalar loss and a mapping of metrics. "
-            "Return `loss, {}` where there is nothing to report."
+    Raises:
+        ConfigError: the device is not there, or the launch gave this process one of another kind.
+    """
+    if device is None:
+        return processes.device
+    chosen = choose_device(str(device))
+    if processes.device is not None and processes.device.type != chosen.type:
+        raise ConfigError(
+            f"Found device={str(device)!r}, but this process was launched for {processes.device}. Leave the device "
+            "out, or set ACCELERATE_USE_CPU=true to train on CPUs."
         )
-    return MicroBatchLoss(*returned)
-
-
-def _check_scalars(result: MicroBatchLoss) -> None:
-    loss = result.loss
-    if not isinstance(loss, Tensor) or loss.ndim != 0:
-        found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise DataError(f"Found {found} as loss, expected a scalar tensor. Reduce it in the loss function.")
-    if not loss.requires_grad:
-        raise DataError(
-            "Found a loss without gradient. Compute it from the model that the loss function gets, "
-            "with at least one trainable parameter and without no_grad() or detach()."
-        )
-    for name, value in result.metrics.items():
-        if isinstance(value, Tensor) and value.numel() != 1:
-            raise DataError(f"Metric {name!r}: found shape {list(value.shape)}, expected one number. Reduce it.")
+    return processes.device or chosen
 
 
 def _has_adapters(model: nn.Module) -> bool:

@@ -32,7 +32,10 @@ class _Job:
 
 
 class Worker:
-    """A daemon thread with a first-in-first-out queue. It ends with `shutdown`, with its last reference, or at exit."""
+    """A daemon thread with a first-in-first-out queue. It ends with `shutdown`, with its last reference, or at exit.
+
+    Unfinished work is a reference: nobody has to hold a client to wait for what it queued.
+    """
 
     def __init__(self, device: torch.device):
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -57,7 +60,7 @@ class Worker:
         Raises:
             RLCoreError: after `shutdown`.
         """
-        future: AsyncTrainingFuture[ResultT] = AsyncTrainingFuture(self._thread)
+        future: AsyncTrainingFuture[ResultT] = AsyncTrainingFuture(self._thread, self)
         job = _Job(future, work, on_failure, torch.get_num_threads())
         with self._submission:
             if self._closed:

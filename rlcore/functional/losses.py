@@ -294,6 +294,26 @@ def bradley_terry_loss(
     return _row_mean(bradley_terry_pair_losses(chosen, rejected, margin), pair_count)
 
 
+def preference_label_losses(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
+    """-labels * log sigmoid(first - second) - (1 - labels) * log sigmoid(second - first), [N].
+
+    Bradley-Terry where either response may be the preferred one.
+
+    Args:
+        first, second: float [N], rewards of the two responses of each pair.
+        labels: float [N]: 1 where the first is preferred, 0 where the second is; between them, the share of the judges
+            who prefer the first.
+    """
+    require_same_shape(first=first, second=second, labels=labels)
+    margins = at_least_float32(first) - at_least_float32(second)
+    return F.binary_cross_entropy_with_logits(margins, labels.to(margins.dtype), reduction="none")
+
+
+def preference_label_loss(first: Tensor, second: Tensor, labels: Tensor, pair_count: Count = None) -> Tensor:
+    """Pair mean of preference_label_losses."""
+    return _row_mean(preference_label_losses(first, second, labels), pair_count)
+
+
 def centering_penalty(chosen: Tensor, rejected: Tensor, *, coef: float, pair_count: Count = None) -> Tensor:
     """Pair mean of coef * (chosen + rejected)^2, which keeps rewards near 0 (Eisenstein et al. 2023)."""
     require_same_shape(chosen=chosen, rejected=rejected)

@@ -1,28 +1,27 @@
 """The reward model: a decoder or encoder, a pooled hidden state, one linear layer."""
 
 import copy
-import inspect
-import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import peft
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.checkpoint import read_tensors
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import CheckpointError, ConfigError, DataError
+from rlcore.formatting import ChatFormat
 from rlcore.functional.losses import bradley_terry_loss
-from rlcore.functional.masking import POOLINGS, position_ids_from
-from rlcore.models import context_length, evaluation_mode, seeded
+from rlcore.functional.masking import POOLINGS, require_same_shape
+from rlcore.models import evaluation_mode, seeded
+from rlcore.reward.body import ForwardArguments, add_adapters, load_body, prepare_body
+from rlcore.reward.texts import Text, encode_texts, score_rows
 
 REWARD_CONFIG, HEAD = "reward_config.json", "reward_head.safetensors"
-
-logger = logging.getLogger(__name__)
 
 
 class RewardModel(nn.Module):
@@ -42,7 +41,8 @@ class RewardModel(nn.Module):
         reward_shift, reward_scale: buffers, scalars; 0 and 1 until rewards are normalised.
 
     Raises:
-        ConfigError: the body cannot be found or is no decoder or encoder, or the saved head has other outputs.
+        ConfigError: the body cannot be found, is no decoder or encoder, or takes no adapters, or the saved head has
+            other outputs.
         CheckpointError: weights of the body are damaged or missing.
     """
 
@@ -53,14 +53,12 @@ class RewardModel(nn.Module):
         super().__init__()
         self.config = config
         body = load_body(config.model_name) if base_model is None else base_model.base_model
-        self.body = _prepare_body(cast(PreTrainedModel, body))
-        self._arguments = frozenset(inspect.signature(self.body.forward).parameters)
-        self._first_position = _first_position(self.body)
-        positions = context_length(self.body) or config.max_length
-        self.max_length = min(config.max_length, positions - self._first_position)
+        self.body = prepare_body(cast(PreTrainedModel, body))
+        self._arguments = ForwardArguments(self.body)
+        self.max_length = min(config.max_length, self._arguments.max_length or config.max_length)
         with seeded(config.seed):
             if config.use_lora:
-                self.body = _add_adapters(self.body, config)
+                self.body = add_adapters(self.body, config)
             self.head = nn.Linear(_hidden_size(self), config.num_labels, bias=False)
             nn.init.normal_(self.head.weight, std=0.02)
         self.dropout = nn.Dropout(config.dropout_prob)
@@ -83,30 +81,79 @@ class RewardModel(nn.Module):
             `rewards` [B, num_labels], float32; `pooled_output` [B, H]; `last_hidden_state` [B, L, H].
 
         Raises:
-            DataError: a row has no real token.
+            DataError: the shapes do not fit, or a row has no real token.
+        """
+        outputs, hidden_states = self.head_outputs(input_ids, attention_mask)
+        rewards = self.normalized(outputs)
+        return {"rewards": rewards, **hidden_states} if return_dict else rewards
+
+    def head_outputs(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the head says, over temperature but not normalised, [B, num_labels]; and the two hidden states.
+
+        Arguments and errors are those of forward.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        hidden = self._hidden(input_ids, mask)
+        require_same_shape(input_ids=input_ids, attention_mask=mask)
+        if input_ids.ndim != 2:
+            raise DataError(f"Found input_ids of shape {list(input_ids.shape)}, expected [rows, tokens].")
+        hidden = self.hidden(input_ids, mask)
         pooled = POOLINGS[self.config.pooling_strategy](hidden, mask)
-        logits = self.head(self.dropout(pooled).to(self.head.weight.dtype)) / self.config.temperature
-        rewards: Tensor = (logits - self.reward_shift) / self.reward_scale
-        if not return_dict:
-            return rewards
-        return {"rewards": rewards, "pooled_output": pooled, "last_hidden_state": hidden}
+        outputs = self.head(self.dropout(pooled).to(self.head.weight.dtype)) / self.config.temperature
+        return outputs, {"pooled_output": pooled, "last_hidden_state": hidden}
+
+    def normalized(self, outputs: Tensor) -> Tensor:
+        """Outputs of the head in units of the reference model, once the rewards are normalised."""
+        return (outputs - self.reward_shift) / self.reward_scale
 
     def scores(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Scalar rewards [B] of rows [B, L].
 
         Raises:
-            ConfigError: the head has more than one output.
-            DataError: a row has no real token.
+            ConfigError: the model gives more than one reward.
+            DataError: see forward.
+        """
+        self.require_scalar()
+        return cast(Tensor, self(input_ids, attention_mask, return_dict=False)).squeeze(-1)
+
+    def require_scalar(self) -> None:
+        """Let a model pass that gives one reward for each row.
+
+        Raises:
+            ConfigError: it gives more. Names both shapes.
         """
         if self.config.num_labels != 1:
             shape = tuple(self.head.weight.shape)
             raise ConfigError(
                 f"The reward head has shape {shape}, expected (1, {shape[1]}): a scalar reward needs num_labels=1."
             )
-        return cast(Tensor, self(input_ids, attention_mask, return_dict=False)).squeeze(-1)
+
+    def pair_scores(
+        self, first_ids: Tensor, first_mask: Tensor, second_ids: Tensor, second_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Scalar rewards of the two sides of N pairs, [N] each, from one forward pass.
+
+        Args:
+            first_ids, first_mask: [N, L].
+            second_ids, second_mask: [N, M].
+
+        Raises:
+            ConfigError: the model gives more than one reward.
+            DataError: the numbers of rows differ or are 0, the shapes do not fit, or a row has no real token.
+        """
+        pairs = len(first_ids)
+        if pairs == 0 or len(second_ids) != pairs:
+            raise DataError(
+                f"Found {pairs} rows on one side of the pairs and {len(second_ids)} on the other, "
+                "expected equally many, at least one."
+            )
+        require_same_shape(input_ids=first_ids, attention_mask=first_mask)
+        require_same_shape(input_ids=second_ids, attention_mask=second_mask)
+        width = max(first_ids.shape[1], second_ids.shape[1])
+        # Any id does for the padding: the mask keeps it out of the rewards.
+        input_ids = torch.cat([F.pad(ids, (0, width - ids.shape[1])) for ids in (first_ids, second_ids)])
+        masks = torch.cat([F.pad(mask, (0, width - mask.shape[1])) for mask in (first_mask, second_mask)])
+        rewards = self.scores(input_ids, masks)
+        return rewards[:pairs], rewards[pairs:]
 
     def compute_preference_loss(
         self,
@@ -124,20 +171,41 @@ class RewardModel(nn.Module):
             margin: float or [N], reward units.
 
         Raises:
-            ConfigError: the head has more than one output.
-            DataError: the numbers of rows differ or are 0, or a row has no real token.
+            ConfigError, DataError: see pair_scores.
         """
-        pairs = len(chosen_ids)
-        if pairs == 0 or len(rejected_ids) != pairs:
-            raise DataError(
-                f"Found {pairs} chosen and {len(rejected_ids)} rejected rows, expected equally many, at least one."
-            )
-        width = max(chosen_ids.shape[1], rejected_ids.shape[1])
-        # Any id does for the padding: the mask keeps it out of the rewards.
-        input_ids = torch.cat([F.pad(ids, (0, width - ids.shape[1])) for ids in (chosen_ids, rejected_ids)])
-        masks = torch.cat([F.pad(mask, (0, width - mask.shape[1])) for mask in (chosen_mask, rejected_mask)])
-        rewards = self.scores(input_ids, masks)
-        return bradley_terry_loss(rewards[:pairs], rewards[pairs:], margin)
+        chosen, rejected = self.pair_scores(chosen_ids, chosen_mask, rejected_ids, rejected_mask)
+        return bradley_terry_loss(chosen, rejected, margin)
+
+    def predict_rewards(
+        self,
+        texts: Sequence[Text],
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int | None = None,
+        batch_size: int = 8,
+    ) -> list[float]:
+        """One score for each text, in the order given; no text gives no score. The model's mode stays as it is.
+
+        Args:
+            texts: whole texts, or (prompt, response); see `rlcore.reward.texts.encode_texts`.
+            tokenizer: of the model.
+            max_length: tokens that are read of a text; None, or more than the model's own `max_length`, takes that.
+            batch_size: texts scored at once, which changes no score beyond rounding.
+
+        Raises:
+            ConfigError: the model gives more than one reward, the tokenizer has no end or padding token, or a number is
+                out of range.
+            DataError: a row is no text.
+        """
+        rows, pad_id = self.encoded(texts, tokenizer, max_length)
+        return score_rows(self, self.scores, rows, pad_id=pad_id, batch_size=batch_size)
+
+    def encoded(
+        self, texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+    ) -> tuple[list[list[int]], int]:
+        """Tokens of the texts, and the id that fills a batch of them; arguments and errors as in predict_rewards."""
+        chat = ChatFormat(tokenizer)
+        limit = self.max_length if max_length is None else min(max_length, self.max_length)
+        return encode_texts(chat, texts, limit), chat.pad_id
 
     def load_head(self, weight: Tensor) -> None:
         """Take a saved head.
@@ -162,45 +230,17 @@ class RewardModel(nn.Module):
         twin.config = self.config.model_copy(update={"use_lora": False})
         return twin
 
-    def _hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        arguments: dict[str, object] = {"use_cache": False} if "use_cache" in self._arguments else {}
-        if "position_ids" in self._arguments:
-            arguments["position_ids"] = position_ids_from(attention_mask) + self._first_position
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The body's last hidden states [B, L, H] of ids and 0/1 mask [B, L], whatever side the padding is on."""
         body = cast(nn.Module, self.body)
-        return cast(Tensor, body(input_ids=input_ids, attention_mask=attention_mask, **arguments).last_hidden_state)
-
-
-def load_body(name: str | Path) -> PreTrainedModel:
-    """The decoder or encoder of a model folder or hub name, float32, without the layers on top of it.
-
-    Raises:
-        ConfigError: there is no such folder or hub name, or it holds no model that transformers knows.
-        CheckpointError: weights are damaged, or some are missing and would be random.
-    """
-    try:
-        body, report = AutoModel.from_pretrained(
-            name, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
-        )
-    except SafetensorError as error:
-        raise CheckpointError(f"The weights in {name} are damaged: {error}. Restore or train them again.") from error
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"model_name={str(name)!r}: {reason} Expected a model folder or a hub name.") from error
-    mismatched = {key[0] for key in report["mismatched_keys"]}
-    lost = sorted(key for key in {*report["missing_keys"], *mismatched} if not key.startswith("pooler."))
-    if lost:
-        raise CheckpointError(
-            f"{name}: {len(lost)} weights are missing or of another shape, such as {lost[0]}; they would be random. "
-            "Restore the folder, or name another one."
-        )
-    return cast(PreTrainedModel, body)
+        return cast(Tensor, body(input_ids=input_ids, **self._arguments(attention_mask)).last_hidden_state)
 
 
 def read_head(folder: Path) -> dict[str, Tensor]:
-    """`weight` [num_labels, hidden size], `reward_shift` and `reward_scale` of a reward model's folder.
+    """`weight` [num_labels, hidden size] and the buffers of a reward model's folder.
 
     Raises:
-        CheckpointError: the file is missing or damaged, or lacks one of them.
+        CheckpointError: the file is missing or damaged, or lacks the weight or the normalisation.
     """
     path = folder / HEAD
     tensors = read_tensors(path)
@@ -213,41 +253,8 @@ def read_head(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _prepare_body(body: PreTrainedModel) -> PreTrainedModel:
-    if body.config.is_encoder_decoder:
-        raise ConfigError(f"{type(body).__name__}: found an encoder-decoder, expected a decoder or an encoder.")
-    if getattr(body, "pooler", None) is not None:
-        # The head has its own pooling; an idle layer would be saved and never trained.
-        body.register_module("pooler", None)
-    embedding = body.get_input_embeddings()
-    if isinstance(embedding, nn.Embedding):
-        # Masks handle the padding. Where the end token doubles as padding, its embedding has to learn.
-        embedding.padding_idx = None
-    return body
-
-
-def _first_position(body: PreTrainedModel) -> int:
-    """Position of the first token: some encoders count from behind their padding position."""
-    for module in body.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, nn.Embedding) and table.padding_idx is not None:
-            return table.padding_idx + 1
-    return 0
-
-
 def _hidden_size(model: RewardModel) -> int:
     """Width of the last hidden state, which in some bodies is neither that of the layers nor of the embedding."""
     ids = torch.zeros((1, 1), dtype=torch.int64, device=model.body.device)
     with torch.no_grad(), evaluation_mode(model.body):
-        return model._hidden(ids, torch.ones_like(ids)).shape[-1]
-
-
-def _add_adapters(body: PreTrainedModel, config: RewardModelConfig) -> PreTrainedModel:
-    settings = peft.LoraConfig(
-        task_type="FEATURE_EXTRACTION",
-        r=config.lora_rank,
-        lora_alpha=cast(int, config.lora_alpha),
-        lora_dropout=config.lora_dropout,
-        target_modules="all-linear",
-    )
-    return cast(PreTrainedModel, peft.get_peft_model(body, settings))
+        return model.hidden(ids, torch.ones_like(ids)).shape[-1]

@@ -10,7 +10,9 @@ from transformers import PreTrainedTokenizerBase
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
+from rlcore.forward_backward import AsyncTrainingClient
 from rlcore.models import CausalLM, context_length, load_causal_lm, load_tokenizer
+from rlcore.pair_training import mapped
 from rlcore.reward.model import RewardModel
 from rlcore.reward.source import RewardModelSource
 from rlcore.sampling import SamplingParams, generate
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def normalize_rewards(
+    client: AsyncTrainingClient,
     model: RewardModel,
     tokenizer: PreTrainedTokenizerBase,
     reference: str | Path | CausalLM,
@@ -31,10 +34,11 @@ def normalize_rewards(
     """Set `reward_shift` and `reward_scale` so that responses of the reference score mean 0 and deviation 1.
 
     `config.reference_samples` responses are sampled at temperature 1 to prompts in a random order, each used again only
-    when all have been used. The deviation is that of the population.
+    when all have been used. The deviation is that of the population. Several processes share the responses.
 
     Args:
-        model: changed in place.
+        client: knows the processes.
+        model: changed in place; idle, as the work is done outside the client's queue.
         tokenizer: of the model; also of a reference that is passed as an object.
         reference: causal language model, or its folder.
         prompts: what to respond to.
@@ -47,14 +51,22 @@ def normalize_rewards(
         DataError: all responses score alike, so nothing can be scaled.
     """
     order = permutation(len(prompts), config.seed, "reference prompts")
-    chosen = [prompts[order[row % len(order)]] for row in range(config.reference_samples)]
+    rows = list(range(config.reference_samples))
+    chosen = [prompts[order[row % len(order)]] for row in rows]
     reference_tokenizer = load_tokenizer(reference) if isinstance(reference, str | Path) else tokenizer
     language_model = load_causal_lm(reference, device=model.head.weight.device)
-    responses = _sample(language_model, ChatFormat(reference_tokenizer), chosen, config)
+    chat = ChatFormat(reference_tokenizer)
     model.reward_shift.zero_()
     model.reward_scale.fill_(1.0)
     source = RewardModelSource(model, tokenizer)
-    raw = torch.tensor(source(chosen, responses), dtype=torch.float64)
+
+    def sampled_and_scored(own_rows: list[int]) -> list[tuple[str, float]]:
+        responses = _sample(language_model, chat, chosen, own_rows, config)
+        scores = source([chosen[row] for row in own_rows], responses)
+        return list(zip(responses, scores, strict=True))
+
+    samples = mapped(client, rows, sampled_and_scored)
+    raw = torch.tensor([score for _, score in samples], dtype=torch.float64)
     mean, deviation = raw.mean(), raw.std(unbiased=False)
     if not deviation > 0:
         raise DataError(
@@ -64,14 +76,16 @@ def normalize_rewards(
     model.reward_shift.copy_(mean)
     model.reward_scale.copy_(deviation)
     logger.info("Rewards shifted by %.6g and scaled by %.6g.", mean.item(), deviation.item())
-    scores = ((raw - mean) / deviation).tolist()
     return [
         {"prompt": prompt, "response": response, "score": score}
-        for prompt, response, score in zip(chosen, responses, scores, strict=True)
+        for prompt, (response, _), score in zip(chosen, samples, ((raw - mean) / deviation).tolist(), strict=True)
     ]
 
 
-def _sample(language_model: CausalLM, chat: ChatFormat, prompts: list[Prompt], config: RewardModelConfig) -> list[str]:
+def _sample(
+    language_model: CausalLM, chat: ChatFormat, prompts: list[Prompt], rows: list[int], config: RewardModelConfig
+) -> list[str]:
+    """One response to each of the prompts at `rows`; the random numbers of a row are its own."""
     context = context_length(language_model)
     limit = config.max_length if context is None else context - config.reference_max_new_tokens
     if limit < 1:
@@ -79,12 +93,12 @@ def _sample(language_model: CausalLM, chat: ChatFormat, prompts: list[Prompt], c
             f"reference_max_new_tokens={config.reference_max_new_tokens} leaves no room for a prompt: "
             f"the reference reads {context} tokens. Lower it."
         )
-    ids = [chat.cut_prompt(chat.encode_prompt(prompt), limit) for prompt in prompts]
     params = SamplingParams(max_new_tokens=config.reference_max_new_tokens, temperature=1.0)
     responses: list[str] = []
-    for start in range(0, len(ids), SAMPLED_AT_ONCE):
-        batch = ids[start : start + SAMPLED_AT_ONCE]
-        seeds = [stream_seed(config.seed, "reference", start + row) for row in range(len(batch))]
-        samples = generate(language_model, batch, params, seeds=seeds, end_ids=[chat.end_id], pad_id=chat.pad_id)
+    for start in range(0, len(rows), SAMPLED_AT_ONCE):
+        batch = rows[start : start + SAMPLED_AT_ONCE]
+        ids = [chat.cut_prompt(chat.encode_prompt(prompts[row]), limit) for row in batch]
+        seeds = [stream_seed(config.seed, "reference", row) for row in batch]
+        samples = generate(language_model, ids, params, seeds=seeds, end_ids=[chat.end_id], pad_id=chat.pad_id)
         responses += map(chat.decode_response, samples.response_lists())
     return responses

@@ -1,4 +1,4 @@
-"""Preference pairs as token rows, and the order in which an epoch visits them."""
+"""Preference pairs as token rows of prompt and response."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,9 @@ import numpy
 from torch import Tensor
 
 from rlcore.batches import right_pad
-from rlcore.errors import DataError
 from rlcore.formatting import ChatFormat, Prompt
-from rlcore.streams import permutation
-
-COLUMNS = ("prompt", "chosen", "rejected")
+from rlcore.pair_training import preference_columns, require_prompt
+from rlcore.reward.texts import encode_texts
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,9 @@ class TokenPairs:
         rows = [side[index] for side in (self.chosen, self.rejected) for index in indices]
         return right_pad(rows, pad_id)
 
-    def by_length(self) -> list[int]:
-        """Indices from the shortest to the longest pair."""
-        return sorted(range(len(self)), key=lambda index: max(len(self.chosen[index]), len(self.rejected[index])))
+    def length(self, index: int) -> int:
+        """Tokens of the longer one of the two rows of a pair."""
+        return max(len(self.chosen[index]), len(self.rejected[index]))
 
     def sha256(self) -> str:
         """Hash of all tokens in their order."""
@@ -47,16 +45,13 @@ def encode_pairs(chat: ChatFormat, columns: Mapping[str, Sequence[Any]], max_len
     """Tokenise the columns prompt, chosen and rejected.
 
     Raises:
-        DataError: a column is missing, there is no row, or a response is no text.
+        DataError: a column is missing, there is no row, a prompt is blank or neither text nor chat messages, or a
+            response is no text.
     """
-    missing = [name for name in COLUMNS if name not in columns]
-    if missing:
-        raise DataError(f"Found no column {', '.join(missing)}, expected {', '.join(COLUMNS)}. Rename the columns.")
-    prompts = list(columns["prompt"])
-    if not prompts:
-        raise DataError("Found 0 preference pairs, expected at least one.")
-    chosen, rejected = (encode(chat, prompts, list(columns[name]), max_length) for name in ("chosen", "rejected"))
-    return TokenPairs(chosen, rejected)
+    prompts, chosen, rejected = preference_columns(columns)
+    for row, prompt in enumerate(prompts):
+        require_prompt(row, prompt)
+    return TokenPairs(encode(chat, prompts, chosen, max_length), encode(chat, prompts, rejected, max_length))
 
 
 def encode(chat: ChatFormat, prompts: Sequence[Prompt], responses: Sequence[str], max_length: int) -> list[list[int]]:
@@ -67,19 +62,4 @@ def encode(chat: ChatFormat, prompts: Sequence[Prompt], responses: Sequence[str]
     Raises:
         DataError: a response is no text, or the tokenizer rejects a prompt.
     """
-    rows = []
-    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        if not isinstance(response, str):
-            raise DataError(f"Row {row}: found the response {response!r}, expected text. Drop or mend that row.")
-        prompt_ids, response_ids = chat.encode_pair(prompt, response, max_length=max_length, max_prompt_length=1)
-        rows.append(prompt_ids + response_ids)
-    return rows
-
-
-def epoch_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """All indices below count in the random order of that epoch, cut into batches; the last one may be smaller.
-
-    Rows of like length are not put together: their prompts are alike too, and such batches teach less.
-    """
-    order = permutation(count, seed, "pairs", epoch)
-    return [order[start : start + batch_size] for start in range(0, count, batch_size)]
+    return encode_texts(chat, list(zip(prompts, responses, strict=True)), max_length)

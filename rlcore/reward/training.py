@@ -1,37 +1,29 @@
-"""The training loop of a reward model. A run that was interrupted goes on as if nothing had happened, bit for bit."""
+"""Training a reward model on preference pairs, as a stage of the pipeline."""
 
-import logging
-import math
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import datasets
-import torch
-from torch import Tensor
+from torch import nn
 
-from rlcore.checkpoint import latest_checkpoint, load_checkpoint, pack_optimizer, save_checkpoint, unpack_optimizer
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import require_single_process
-from rlcore.functional.losses import bradley_terry_loss, centering_penalty, preference_accuracy
-from rlcore.health import NonFiniteGuard
-from rlcore.models import CausalLM, choose_device, evaluation_mode, load_tokenizer
+from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.models import CausalLM, choose_device, load_tokenizer
+from rlcore.pair_training import PairPlan, PairRun, on_first, shared_checkpoint_folder
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.reward.files import save_reward_model
 from rlcore.reward.model import RewardModel
 from rlcore.reward.normalization import normalize_rewards
-from rlcore.reward.pairs import TokenPairs, encode_pairs, epoch_batches
-from rlcore.run_folder import checkpoint_folder, require_same_run
-from rlcore.schedule import learning_rate_share
-from rlcore.streams import stream_seed
+from rlcore.reward.objective import RewardObjective
+from rlcore.reward.pairs import TokenPairs, encode_pairs
+from rlcore.run_folder import weights_sha256
 
-MAX_NON_FINITE_STEPS = 3
 # Settings under which a resumed run still computes the same numbers.
 _FREE_SETTINGS = {"device", "save_steps", "logging_steps"}
-
-logger = logging.getLogger(__name__)
 
 
 def train(
@@ -48,6 +40,7 @@ def train(
     """Train a reward model on `data["train"]`, columns prompt, chosen, rejected; publish it as output_dir.
 
     The published weights are those of the epoch with the least loss on `data["validation"]`, else the last ones.
+    Launched in several processes, these share the pairs; batch_size counts those of all.
 
     Args:
         config: settings; `model_name` is the body.
@@ -60,231 +53,83 @@ def train(
         on_metrics, on_samples: get the numbers, and the responses of the reference with their scores.
 
     Raises:
-        ConfigError: settings contradict each other, or several processes were launched.
+        ConfigError: settings contradict each other.
         DataError: a column or a row is missing or has the wrong form.
         CheckpointError: resume_dir holds another run, or no whole checkpoint.
         TrainingDiverged: too many steps in a row were not finite.
+        DeviceMemoryError: the device has no room for a single pair.
     """
-    require_single_process("The reward trainer")
     _refuse_contradictions(config, data, reward, reference)
     device = choose_device(config.device)
     tokenizer = load_tokenizer(config.model_name)
-    model = RewardModel(config).to(device)
+    model = RewardModel(config)
     model.body.config.pad_token_id = tokenizer.pad_token_id
     chat = ChatFormat(tokenizer)
     splits = [split for split in ("train", "validation") if split in data]
     pairs = {split: encode_pairs(chat, data[split].to_dict(), model.max_length) for split in splits}
     output_dir = Path(output_dir)
-    with checkpoint_folder(resume_dir, output_dir) as folder:
-        run = _Run(model, chat.pad_id, pairs, folder, on_metrics, save_steps=config.save_steps if resume_dir else None)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with (
+        AsyncTrainingClient(model, device=device) as client,
+        shared_checkpoint_folder(client, resume_dir, output_dir) as folder,
+    ):
+        objectives = {split: RewardObjective(rows, chat.pad_id, config) for split, rows in pairs.items()}
+        run = PairRun(
+            plan_of(config, len(pairs["train"]), save_every=config.save_steps if resume_dir else None),
+            client,
+            objectives["train"],
+            objectives.get("validation"),
+            folder=folder,
+            identity=_identity(config, model, pairs),
+            on_metrics=on_metrics,
+        )
+        with training_mode(model):
             run.to_the_end()
         run.load_best()
-    model = model.merged()
-    if config.reference_samples and reference is not None:
-        rows = normalize_rewards(model, tokenizer, reference, list(data["train"]["prompt"]), config)
-        on_samples(run.step, rows)
-    save_reward_model(model, tokenizer, output_dir)
+        model = model.merged()
+        if config.reference_samples and reference is not None:
+            rows = normalize_rewards(client, model, tokenizer, reference, list(data["train"]["prompt"]), config)
+            if client.processes.is_first:
+                on_samples(run.step, rows)
+        on_first(client, partial(save_reward_model, model, tokenizer, output_dir))
     return TrainResult(output_dir, run.best_step, run.last_metrics, run.best_metrics)
 
 
-@torch.inference_mode()
-def evaluate_pairs(model: RewardModel, pairs: TokenPairs, batch_size: int, pad_id: int) -> dict[str, float]:
-    """Bradley-Terry loss, strict accuracy and mean margin over all pairs, in evaluation mode."""
-    totals: dict[str, float] = {}
-    order = pairs.by_length()
-    with evaluation_mode(model):
-        for start in range(0, len(order), batch_size):
-            chosen, rejected = _rewards(model, pairs, order[start : start + batch_size], pad_id)
-            _add(totals, _pair_metrics(chosen, rejected, len(pairs)))
-    return totals
+def plan_of(config: RewardModelConfig, pair_count: int, *, save_every: int | None = None) -> PairPlan:
+    """The plan of a run over pair_count pairs, evaluated after each epoch."""
+    return PairPlan(
+        pair_count=pair_count,
+        pairs_per_step=config.batch_size * config.gradient_accumulation_steps,
+        micro_batch_size=config.batch_size,
+        num_epochs=config.num_epochs,
+        seed=config.seed,
+        learning_rate=config.learning_rate,
+        warmup_steps=config.warmup_steps,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        logging_steps=config.logging_steps,
+        save_every=save_every,
+    )
 
 
-class _Run:
-    """One training run: where it is, what it has seen since the last report, what was best."""
-
-    def __init__(
-        self,
-        model: RewardModel,
-        pad_id: int,
-        pairs: Mapping[str, TokenPairs],
-        folder: Path,
-        on_metrics: MetricSink,
-        *,
-        save_steps: int | None,
-    ):
-        self.config = model.config
-        self.model, self.pad_id, self.folder = model, pad_id, folder
-        self.pairs, self.validation = pairs["train"], pairs.get("validation")
-        self.on_metrics, self.save_steps = on_metrics, save_steps
-        batches = math.ceil(len(self.pairs) / self.config.batch_size)
-        self.steps_per_epoch = math.ceil(batches / self.config.gradient_accumulation_steps)
-        self.total_steps = self.steps_per_epoch * self.config.num_epochs
-        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            self.weights, lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
-        )
-        self.guard = NonFiniteGuard(MAX_NON_FINITE_STEPS)
-        # What must be the same for a checkpoint to belong to this run.
-        self.identity = {
-            "config": self.config.model_dump(mode="json", exclude=_FREE_SETTINGS),
-            "pairs": {split: rows.sha256() for split, rows in pairs.items()},
-        }
-        self.step = 0
-        self.optim_metrics: dict[str, float] = {}
-        self.window: dict[str, float] = {}
-        self.window_pairs = 0
-        self.best_step = 0
-        self.best_metrics: dict[str, float] = {}
-        self.last_metrics: dict[str, float] = {}
-
-    def to_the_end(self) -> None:
-        """Take up the newest checkpoint, if any, and train what is left."""
-        self._resume()
-        self.on_metrics(self.step, {"progress/total_steps": float(self.total_steps)})
-        epoch_order: tuple[int, list[list[int]]] = (-1, [])
-        while self.step < self.total_steps:
-            epoch, position = divmod(self.step, self.steps_per_epoch)
-            if epoch_order[0] != epoch:
-                batches = epoch_batches(len(self.pairs), self.config.batch_size, self.config.seed, epoch)
-                epoch_order = (epoch, batches)
-            first = position * self.config.gradient_accumulation_steps
-            self._optimize(epoch_order[1][first : first + self.config.gradient_accumulation_steps])
-            self.step += 1
-            self._after_step()
-
-    def load_best(self) -> None:
-        """Put back the weights of the best epoch."""
-        if self.validation is None or self.best_step == 0:
-            self.best_step, self.best_metrics = self.step, dict(self.last_metrics)
-        elif self.best_step != self.step:
-            self._load_weights(load_checkpoint(self.folder / f"step-{self.best_step}").tensors["model"])
-
-    def _after_step(self) -> None:
-        last = self.step == self.total_steps
-        if last or self.step % self.config.logging_steps == 0:
-            self._report()
-        improved = self.step % self.steps_per_epoch == 0 and self._validate()
-        due = self.save_steps is not None and (last or self.step % self.save_steps == 0)
-        if improved or due:
-            self._save()
-
-    def _optimize(self, batches: list[list[int]]) -> None:
-        """One optimiser step over all pairs of the batches, which may be fewer than usual at the end of an epoch."""
-        torch.manual_seed(stream_seed(self.config.seed, "dropout", self.step))
-        share = learning_rate_share(self.step, self.config.warmup_steps, self.total_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.learning_rate * share
-        pair_count = sum(map(len, batches))
-        total_loss = 0.0
-        metrics: dict[str, float] = {}
-        self.model.train()
-        for batch in batches:
-            chosen, rejected = _rewards(self.model, self.pairs, batch, self.pad_id)
-            loss = bradley_terry_loss(chosen, rejected, pair_count=pair_count)
-            if self.config.center_rewards_coef:
-                coef = self.config.center_rewards_coef
-                loss = loss + centering_penalty(chosen, rejected, coef=coef, pair_count=pair_count)
-            torch.autograd.backward(loss)
-            total_loss += loss.item()
-            _add(metrics, _pair_metrics(chosen.detach(), rejected.detach(), pair_count))
-        grad_norm = torch.nn.utils.clip_grad_norm_(self.weights, self.config.max_grad_norm).item()
-        self.optim_metrics = {"optim/learning_rate": self.config.learning_rate * share}
-        if self.guard.accepts(loss=total_loss, grad_norm=grad_norm):
-            self.optimizer.step()
-            self.optim_metrics["optim/grad_norm"] = grad_norm
-            _add(self.window, {name: value * pair_count for name, value in metrics.items()})
-            self.window_pairs += pair_count
-        self.optimizer.zero_grad(set_to_none=True)
-        self.optim_metrics["optim/non_finite_steps"] = float(self.guard.skipped)
-
-    def _report(self) -> None:
-        """The last step's figures and means over the pairs since the last report.
-
-        Where no step was finite there is no mean, rather than an old one.
-        """
-        means = {name: value / self.window_pairs for name, value in self.window.items()}
-        self.window, self.window_pairs = {}, 0
-        self.last_metrics = {**means, **self.optim_metrics}
-        self.on_metrics(self.step, self.last_metrics)
-
-    def _validate(self) -> bool:
-        """Measure the validation pairs; whether the loss is the least so far."""
-        if self.validation is None:
-            return False
-        metrics = evaluate_pairs(self.model, self.validation, self.config.batch_size, self.pad_id)
-        metrics = {f"validation/{name.split('/')[1]}": value for name, value in metrics.items()}
-        self.on_metrics(self.step, metrics)
-        self.last_metrics = {**self.last_metrics, **metrics}
-        best = self.best_metrics.get("validation/loss", math.inf)
-        if not metrics["validation/loss"] < best:
-            return False
-        self.best_step, self.best_metrics = self.step, dict(self.last_metrics)
-        return True
-
-    def _save(self) -> None:
-        optimizer_tensors, optimizer_state = pack_optimizer(self.optimizer)
-        state: dict[str, Any] = {
-            "identity": self.identity,
-            "optimizer": optimizer_state,
-            "guard": self.guard.state_dict(),
-            "window": self.window,
-            "window_pairs": self.window_pairs,
-            "best_step": self.best_step,
-            "best_metrics": self.best_metrics,
-            "last_metrics": self.last_metrics,
-        }
-        tensors = {"model": self._trained(), "optimizer": optimizer_tensors}
-        save_checkpoint(self.folder, self.step, tensors, state, keep={self.best_step})
-
-    def _resume(self) -> None:
-        path = latest_checkpoint(self.folder)
-        if path is None:
-            return
-        checkpoint = load_checkpoint(path)
-        state: Mapping[str, Any] = checkpoint.state
-        require_same_run(path, state["identity"], self.identity)
-        self._load_weights(checkpoint.tensors["model"])
-        unpack_optimizer(self.optimizer, checkpoint.tensors["optimizer"], state["optimizer"])
-        self.guard.load_state_dict(state["guard"])
-        self.step = checkpoint.step
-        self.window, self.window_pairs = state["window"], state["window_pairs"]
-        self.best_step, self.best_metrics = state["best_step"], state["best_metrics"]
-        self.last_metrics = state["last_metrics"]
-        logger.info("Resumed at step %d of %d.", self.step, self.total_steps)
-
-    def _trained(self) -> dict[str, Tensor]:
-        """Weights that training changes. Frozen ones come from the body's own folder."""
-        return {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
-
-    def _load_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, weight in self._trained().items():
-                weight.copy_(tensors[name])
+@contextlib.contextmanager
+def training_mode(model: nn.Module) -> Iterator[None]:
+    """Training mode inside, dropout included; every submodule's own mode again afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.train()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
-def _rewards(model: RewardModel, pairs: TokenPairs, batch: list[int], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Rewards of the chosen and of the rejected responses of a batch, both [N], from one forward pass."""
-    device = model.head.weight.device
-    input_ids, mask = (tensor.to(device, non_blocking=True) for tensor in pairs.batch(batch, pad_id))
-    rewards = model.scores(input_ids, mask)
-    return rewards[: len(batch)], rewards[len(batch) :]
-
-
-def _pair_metrics(chosen: Tensor, rejected: Tensor, pair_count: int) -> dict[str, float]:
-    """The batch's part of the means over pair_count pairs."""
-    means = {
-        "reward_model/loss": bradley_terry_loss(chosen, rejected, pair_count=pair_count),
-        "reward_model/accuracy": preference_accuracy(chosen, rejected, pair_count),
-        "reward_model/margin_mean": (chosen - rejected).sum() / pair_count,
+def _identity(config: RewardModelConfig, model: RewardModel, pairs: Mapping[str, TokenPairs]) -> dict[str, object]:
+    """What must be the same for a checkpoint to belong to a run."""
+    return {
+        "config": config.model_dump(mode="json", exclude=_FREE_SETTINGS),
+        "pairs": {split: rows.sha256() for split, rows in pairs.items()},
+        "start": weights_sha256(model.named_parameters()),
     }
-    # one transfer from the device instead of three
-    return dict(zip(means, torch.stack(list(means.values())).tolist(), strict=True))
-
-
-def _add(totals: dict[str, float], values: Mapping[str, float]) -> None:
-    for name, value in values.items():
-        totals[name] = totals.get(name, 0.0) + value
 
 
 def _refuse_contradictions(

@@ -4,7 +4,13 @@ Loads no torch.
 """
 
 from rlcore.reward_functions.answers import answer_value, answers_equal, states_answer
-from rlcore.reward_functions.checks import checked_number, checked_scores, checked_weights
+from rlcore.reward_functions.checks import (
+    ScoreCheck,
+    checked_number,
+    checked_scores,
+    checked_scores_or_nan,
+    checked_weights,
+)
 from rlcore.reward_functions.named import (
     REWARD_FUNCTIONS,
     correctness,
@@ -12,15 +18,24 @@ from rlcore.reward_functions.named import (
     length_penalty_score,
     length_score,
 )
-from rlcore.reward_functions.sources import as_reward_source, imported_object, reward_function_named, weighted_sum
+from rlcore.reward_functions.sources import (
+    WeightedSum,
+    as_reward_source,
+    imported_object,
+    reward_function_named,
+    weighted_sum,
+)
 
 __all__ = [
     "REWARD_FUNCTIONS",
+    "ScoreCheck",
+    "WeightedSum",
     "answer_value",
     "answers_equal",
     "as_reward_source",
     "checked_number",
     "checked_scores",
+    "checked_scores_or_nan",
     "checked_weights",
     "correctness",
     "formatting_score",

@@ -7,18 +7,26 @@ The answer of a response is, in this order:
 3. the last value of the response.
 
 Values are compared exactly, as fractions: 0.4 equals \frac{2}{5}, and 0.33 does not equal 1/3. Currencies and units are
-read over. A gold answer that is no number is compared with the text of the box, of the line, or of the response, blanks
-and spelling aside. Words do not count: "correct" is the answer to nothing.
+read over. A number has to be worked out: 2 + 2 is not the answer 4.
+
+A gold answer that is no number is compared with the text of the box, of the line, or of the response, blanks and
+spelling aside; and as mathematics, by math-verify, with the box, with the formula behind the phrase, or with the last
+formula of the response: x + 1 equals 1 + x, and 1/\sqrt{3} equals \frac{\sqrt{3}}{3}. Where a problem asks for a form,
+such as a product of factors, that takes the other forms too. Words do not count: "correct" is the answer to nothing.
 """
 
 import re
 
+from rlcore.reward_functions.expressions import same_expression
 from rlcore.reward_functions.values import Value, first_value, last_value, plain_spelling, whole_value
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _CUE = re.compile(r"\banswer[*_ ]{0,5}(?:is|:|=)|####|^ ?A:", re.IGNORECASE | re.MULTILINE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 _ASSIGNMENT = re.compile(r"^[A-Za-z](?:_[0-9A-Za-z])? ?=(?!=) ?")
+_FORMULA = re.compile(r"\$\$?([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_FORMULA_TAIL = 2000
+"""Characters at the end of a response in which a formula is looked for. Searching all of it could take minutes."""
 
 
 def answers_equal(text: str, gold: str) -> bool:
@@ -31,8 +39,7 @@ def answers_equal(text: str, gold: str) -> bool:
     gold_answer = _stated_text(gold) or gold
     expected = _whole_answer(gold_answer)
     if expected is None:
-        given = _stated_text(text) if _BOX.search(text) or _CUE.search(text) else text
-        return bool(given) and _canonical(given or "") == _canonical(gold_answer)
+        return _same_spelling(text, gold_answer) or same_expression(_bare(_stated_expression(text)), _bare(gold_answer))
     found = answer_value(text)
     return found is not None and found.same(expected)
 
@@ -55,6 +62,24 @@ def states_answer(text: str) -> bool:
         return _whole_answer(box) is not None
     stated = _behind_last_cue(plain_spelling(text))
     return stated is not None and first_value(stated) is not None
+
+
+def _same_spelling(text: str, gold_answer: str) -> bool:
+    given = _stated_text(text) if _BOX.search(text) or _CUE.search(text) else text
+    return bool(given) and _canonical(given or "") == _canonical(gold_answer)
+
+
+def _stated_expression(text: str) -> str:
+    """The content of the last box, the first formula behind the last cue, the last formula; else the line or text."""
+    box = _last_box(text)
+    if box is not None:
+        return box
+    tail = text[-_FORMULA_TAIL:]
+    line = _behind_last_cue(tail)
+    formulas = [next(filter(None, match.groups())) for match in _FORMULA.finditer(tail if line is None else line)]
+    if formulas:
+        return formulas[-1 if line is None else 0]
+    return _SENTENCE_END.split(tail if line is None else line, maxsplit=1)[0]
 
 
 def _stated_text(text: str) -> str | None:

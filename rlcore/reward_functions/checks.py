@@ -1,11 +1,14 @@
 """What a reward function returned, and how rewards are weighted: checked before anything learns from it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 from rlcore.errors import ConfigError, DataError
+
+ScoreCheck = Callable[[Any, int, str], list[float]]
+"""`check(scores, count, source)`: the scores that a source returned for so many responses, as floats."""
 
 
 def checked_number(value: object, source: str) -> float:
@@ -31,12 +34,21 @@ def checked_scores(scores: Any, count: int, source: str) -> list[float]:
     Raises:
         DataError: no sequence, another length, or an element that is no finite number. Names the source and the row.
     """
-    listed = scores.tolist() if hasattr(scores, "tolist") else scores
-    if not isinstance(listed, Sequence) or isinstance(listed, str):
-        raise DataError(f"{source} returned {scores!r}, expected a list of {count} numbers, one for each response.")
-    if len(listed) != count:
-        raise DataError(f"{source} returned {len(listed)} scores for {count} responses. Return one for each.")
+    listed = _checked_list(scores, count, source)
     return [checked_number(score, f"{source}, response {row},") for row, score in enumerate(listed)]
+
+
+def checked_scores_or_nan(scores: Any, count: int, source: str) -> list[float]:
+    """As checked_scores, but None and NaN are allowed and become NaN: this response has no score.
+
+    Raises:
+        DataError: as there; infinity is an error here too.
+    """
+    listed = _checked_list(scores, count, source)
+    return [
+        math.nan if score is None or score != score else checked_number(score, f"{source}, response {row},")
+        for row, score in enumerate(listed)
+    ]
 
 
 def checked_counts(prompts: Sequence[object], responses: Sequence[object], metadata: Sequence[object] | None) -> None:
@@ -71,3 +83,12 @@ def checked_weights(names: Iterable[str], weights: Mapping[str, float] | None) -
         if isinstance(weight, bool) or not isinstance(weight, Real) or not math.isfinite(weight):
             raise ConfigError(f"Weight of {name}: found {weight!r}, expected a finite number.")
     return {name: float(given.get(name, 1.0)) for name in known}
+
+
+def _checked_list(scores: Any, count: int, source: str) -> Sequence[Any]:
+    listed = scores.tolist() if hasattr(scores, "tolist") else scores
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise DataError(f"{source} returned {scores!r}, expected a list of {count} numbers, one for each response.")
+    if len(listed) != count:
+        raise DataError(f"{source} returned {len(listed)} scores for {count} responses. Return one for each.")
+    return listed

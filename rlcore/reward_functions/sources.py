@@ -7,13 +7,15 @@ from typing import Any
 
 from rlcore.errors import ConfigError
 from rlcore.results import RewardSource
-from rlcore.reward_functions.checks import checked_counts, checked_number, checked_scores, checked_weights
+from rlcore.reward_functions.checks import ScoreCheck, checked_counts, checked_scores, checked_weights
 from rlcore.reward_functions.named import REWARD_FUNCTIONS, Rows
 
 FORMS = "(prompts, responses, metadata=None), or per response (prompt, generated, full_text)"
 
 
-def as_reward_source(function: Callable[..., Any], name: str | None = None) -> RewardSource:
+def as_reward_source(
+    function: Callable[..., Any], name: str | None = None, check: ScoreCheck = checked_scores
+) -> RewardSource:
     """A reward function of any of three forms as a reward source. What it returns is checked.
 
     1. `(prompts, responses)` with or without `metadata`: lists in, one number for each response out.
@@ -24,6 +26,7 @@ def as_reward_source(function: Callable[..., Any], name: str | None = None) -> R
     Args:
         function: the function, or an object that can be called.
         name: what errors call it; by default its own name.
+        check: what is made of the scores that it returns.
 
     Raises:
         ConfigError: the parameters fit none of the forms. The source raises DataError for a wrong count, None, NaN or
@@ -34,7 +37,7 @@ def as_reward_source(function: Callable[..., Any], name: str | None = None) -> R
 
     def source(prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None) -> list[float]:
         checked_counts(prompts, responses, metadata)
-        return checked_scores(call(prompts, responses, metadata), len(responses), named)
+        return check(call(prompts, responses, metadata), len(responses), named)
 
     source.__name__ = named
     return source
@@ -76,30 +79,49 @@ def imported_object(module_name: str, name: str) -> Any:
     return found
 
 
-def weighted_sum(sources: Mapping[str, Callable[..., Any]], weights: Mapping[str, float] | None = None) -> RewardSource:
-    """A reward source whose score is the sum of weight * score over named sources; a weight that is not given is 1.
+class WeightedSum:
+    """A reward source whose score is the sum of weight * score over named sources.
 
     Args:
         sources: reward sources or functions of the forms of as_reward_source.
-        weights: weight by name.
+        weights: weight by name; one that is not given is 1.
+        check: what is made of the scores that they return.
 
     Raises:
         ConfigError: there is no source, or a weight is no finite number or belongs to none. The source raises DataError
             for scores that are not finite numbers, naming which.
     """
-    weight_of = checked_weights(sources, weights)
-    parts = {name: as_reward_source(source, f"Reward {name}") for name, source in sources.items()}
 
-    def source(prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None) -> list[float]:
+    def __init__(
+        self,
+        sources: Mapping[str, Callable[..., Any]],
+        weights: Mapping[str, float] | None = None,
+        check: ScoreCheck = checked_scores,
+    ):
+        self.weights = checked_weights(sources, weights)
+        self.sources = {name: as_reward_source(source, f"Reward {name}", check) for name, source in sources.items()}
+        self.__name__ = "+".join(sources)
+
+    def parts(
+        self, prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None
+    ) -> dict[str, list[float]]:
+        """By name, the unweighted scores of each source."""
         checked_counts(prompts, responses, metadata)
-        totals = [0.0] * len(responses)
-        for name, part in parts.items():
-            scores = part(prompts, responses, metadata)
-            totals = [total + weight_of[name] * score for total, score in zip(totals, scores, strict=True)]
-        return totals
+        return {name: source(prompts, responses, metadata) for name, source in self.sources.items()}
 
-    source.__name__ = "+".join(sources)
-    return source
+    def total(self, parts: Mapping[str, Sequence[float]]) -> list[float]:
+        """The weighted sum of what `parts` returned."""
+        weighted = [[self.weights[name] * score for score in scores] for name, scores in parts.items()]
+        return [sum(scores) for scores in zip(*weighted, strict=True)]
+
+    def __call__(self, prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None) -> list[float]:
+        """One score for each response, in the order given."""
+        return self.total(self.parts(prompts, responses, metadata))
+
+
+def weighted_sum(sources: Mapping[str, Callable[..., Any]], weights: Mapping[str, float] | None = None) -> RewardSource:
+    """A WeightedSum of named sources."""
+    return WeightedSum(sources, weights)
 
 
 def _calling(function: Callable[..., Any], name: str) -> Callable[[Sequence[str], Sequence[str], Rows | None], Any]:
@@ -113,10 +135,9 @@ def _calling(function: Callable[..., Any], name: str) -> Callable[[Sequence[str]
             return False
         return True
 
-    def each(score: Callable[[str, str], Any]) -> Callable[[Sequence[str], Sequence[str], Rows | None], list[float]]:
+    def each(score: Callable[[str, str], Any]) -> Callable[[Sequence[str], Sequence[str], Rows | None], list[Any]]:
         return lambda prompts, responses, _: [
-            checked_number(score(prompt, response), f"{name}, response {row},")
-            for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
+            score(prompt, response) for prompt, response in zip(prompts, responses, strict=True)
         ]
 
     if fits(prompt=None, generated=None, full_text=None):

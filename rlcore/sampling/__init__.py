@@ -1,6 +1,6 @@
 """Sampling responses: exact log-probabilities, one random stream per row, the critic's values on the way."""
 
-from rlcore.sampling.engine import Samples, generate
+from rlcore.sampling.engine import Samples, StopCondition, generate
 from rlcore.sampling.tokens import SamplingParams
 
-__all__ = ["Samples", "SamplingParams", "generate"]
+__all__ = ["Samples", "SamplingParams", "StopCondition", "generate"]

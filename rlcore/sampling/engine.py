@@ -1,7 +1,8 @@
 """The sampling loop: prompts in, responses with log-probabilities and values out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from rlcore.sampling.tokens import SamplingParams, sample_tokens, uniform_stream
 COMPACT_AT = 0.75
 # Steps between two looks at which rows have ended. A GPU waits for the host each time.
 CPU_LOOK_INTERVAL, GPU_LOOK_INTERVAL = 1, 8
+
+StopCondition = Callable[[list[int]], bool]
+"""`stop(tokens)`: whether a response ends with the last of its tokens so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +39,7 @@ class Samples:
     values: Tensor | None
     """float32 [B, T], critic before token t; None without a value head."""
     terminated: Tensor
-    """bool [B], ended by an end token."""
+    """bool [B], ended by an end token or the stop condition."""
     truncated: Tensor
     """bool [B], cut by the length limit."""
 
@@ -61,6 +65,7 @@ def generate(
     end_ids: Sequence[int],
     pad_id: int,
     value_head: nn.Module | None = None,
+    stop: StopCondition | None = None,
 ) -> Samples:
     """Sample one response for each prompt, without gradient and in evaluation mode.
 
@@ -75,6 +80,7 @@ def generate(
         end_ids: tokens that end a response; they belong to it.
         pad_id: fills the rows.
         value_head: critic, maps hidden states [B, H] to values [B].
+        stop: ends a response as an end token does; called after each of its tokens, which costs a GPU a wait.
 
     Raises:
         DataError: there is no prompt, a prompt is empty, too long for the model's context or has an unknown id, or the
@@ -90,7 +96,7 @@ def generate(
     with torch.no_grad(), evaluation_mode(model):
         decoding, hidden = _read_prompts(model, parts, prompts, params, pad_id)
         for step, (rows, running, tokens, logprobs, state) in enumerate(
-            _steps(parts, decoding, hidden, uniforms, ends, params)
+            _steps(parts, decoding, hidden, uniforms, params, partial(_ended, samples, ends, stop))
         ):
             place = (rows, step)
             samples.response_ids[place] = tokens.where(running, pad_id)
@@ -98,20 +104,29 @@ def generate(
             samples.logprobs[place] = logprobs.float().where(running, 0.0)
             if value_head is not None and samples.values is not None:
                 samples.values[place] = value_head(state).float().where(running, 0.0)
-    return _finished(samples, ends)
+    return _finished(samples)
 
 
 def _steps(
-    parts: TrunkAndHead, decoding: Decoding, hidden: Tensor, uniforms: Tensor, ends: Tensor, params: SamplingParams
+    parts: TrunkAndHead,
+    decoding: Decoding,
+    hidden: Tensor,
+    uniforms: Tensor,
+    params: SamplingParams,
+    ended: Callable[[Tensor, Tensor, Tensor, int], Tensor],
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-    """For each new token of the rows still in the batch: rows, whether they run, tokens, logprobs, states before it."""
+    """For each new token of the rows still in the batch: rows, whether they run, tokens, logprobs, states before it.
+
+    Args:
+        ended: of rows, whether they run, tokens and step, once the tokens are in place: which rows end with theirs.
+    """
     look_interval = CPU_LOOK_INTERVAL if uniforms.device.type == "cpu" else GPU_LOOK_INTERVAL
     rows = torch.arange(len(uniforms), device=uniforms.device)
     running = torch.ones_like(rows, dtype=torch.bool)
     for step in range(params.max_new_tokens):
         tokens, logprobs = sample_tokens(parts.logits(hidden), uniforms[rows, step], params)
         yield rows, running, tokens, logprobs, hidden
-        running = running & ~torch.isin(tokens, ends)
+        running = running & ~ended(rows, running, tokens, step)
         if (step + 1) % look_interval == 0:
             live = running.nonzero().squeeze(-1)
             if len(live) == 0:
@@ -121,6 +136,25 @@ def _steps(
                 rows, running, tokens = rows[live], running[live], tokens[live]
         if step + 1 < params.max_new_tokens:
             hidden = decoding.advance(tokens)
+
+
+def _ended(
+    samples: Samples,
+    ends: Tensor,
+    stop: StopCondition | None,
+    rows: Tensor,
+    running: Tensor,
+    tokens: Tensor,
+    step: int,
+) -> Tensor:
+    """Which of the running rows [R] end with the token of this step; noted in `terminated`."""
+    ended = running & torch.isin(tokens, ends)
+    if stop is not None:
+        so_far = samples.response_ids[rows, : step + 1].tolist()
+        stopped = [bool(runs and stop(ids)) for runs, ids in zip((running & ~ended).tolist(), so_far, strict=True)]
+        ended = ended | torch.tensor(stopped, device=ended.device)
+    samples.terminated[rows] |= ended
+    return ended
 
 
 def _check_request(
@@ -137,7 +171,7 @@ def _check_request(
         if context is not None and len(prompt) + max_new_tokens > context:
             raise DataError(
                 f"Prompt {row}: {len(prompt)} tokens and {max_new_tokens} new ones exceed the model's context of "
-                f"{context}. Shorten the prompt or lower max_new_tokens."
+                f"{context}. Shorten the prompt, or ask for fewer new ones."
             )
         if not 0 <= min(prompt) <= max(prompt) < vocab_size:
             raise DataError(
@@ -184,8 +218,8 @@ def _read_prompts(
     return decoding, hidden
 
 
-def _finished(samples: Samples, ends: Tensor) -> Samples:
-    """Without the columns that no response reached, and with what ended each response."""
+def _finished(samples: Samples) -> Samples:
+    """Without the columns that no response reached, and with what was cut by the length limit."""
     if not bool(samples.logprobs.isfinite().all()):
         row = int((~samples.logprobs.isfinite()).any(dim=1).nonzero()[0])
         raise TrainingDiverged(
@@ -193,13 +227,11 @@ def _finished(samples: Samples, ends: Tensor) -> Samples:
             "activations overflowed. Go back to an earlier checkpoint."
         )
     length = int(samples.response_mask.sum(dim=1).max())
-    terminated = (torch.isin(samples.response_ids, ends) & samples.response_mask).any(dim=1)
     return replace(
         samples,
         response_ids=samples.response_ids[:, :length],
         response_mask=samples.response_mask[:, :length],
         logprobs=samples.logprobs[:, :length],
         values=None if samples.values is None else samples.values[:, :length],
-        terminated=terminated,
-        truncated=~terminated,
+        truncated=~samples.terminated,
     )

@@ -1,25 +1,33 @@
 """Translation of what a TRL trainer logs into our metric names and sink."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlcore.results import MetricSink
 
+Translation = Callable[[Mapping[str, Any]], dict[str, float]]
+"""From one log of a trainer to our metrics; what has no name of ours is left out."""
+
+
+OPTIMISER_NAMES = {"grad_norm": "optim/grad_norm", "learning_rate": "optim/learning_rate"}
+"""What every trainer logs, and our metric names."""
+
 
 class ReportCallback(TrainerCallback):
-    """Hand each log of a trainer to `on_metrics`, under our names; what has no name of ours is left out.
+    """Hand each log of a trainer to `on_metrics`, under our names.
 
     Args:
-        on_metrics: the sink.
-        names: TRL's key to our metric name.
+        on_metrics: the sink; of several processes the first one reports.
+        translate: see Translation.
+        steps_per_point: optimiser steps that count as one step of the trace.
     """
 
-    def __init__(self, on_metrics: MetricSink, names: Mapping[str, str]):
+    def __init__(self, on_metrics: MetricSink, translate: Translation, steps_per_point: int = 1):
         self.on_metrics = on_metrics
-        self.names = names
-        self.last: dict[str, float] = {}
+        self.translate = translate
+        self.steps_per_point = steps_per_point
 
     def on_log(
         self,
@@ -30,8 +38,23 @@ class ReportCallback(TrainerCallback):
         **_: Any,
     ) -> None:
         """Translate and report the numbers of one log."""
-        logs = logs or {}
-        metrics = {ours: float(logs[theirs]) for theirs, ours in self.names.items() if theirs in logs}
-        if metrics:
-            self.last = metrics
-            self.on_metrics(state.global_step, metrics)
+        metrics = self.translate(logs or {})
+        if metrics and state.is_world_process_zero:
+            self.on_metrics(state.global_step // self.steps_per_point, metrics)
+
+    def newest(self, log_history: Iterable[Mapping[str, Any]], last_step: int) -> dict[str, float]:
+        """The newest value of each metric up to an optimiser step."""
+        metrics: dict[str, float] = {}
+        for logs in log_history:
+            if logs["step"] <= last_step:
+                metrics |= self.translate(logs)
+        return metrics
+
+
+def renamed(names: Mapping[str, str]) -> Translation:
+    """The translation that gives these names, TRL's to ours, and leaves out what a log does not have or know."""
+
+    def translate(logs: Mapping[str, Any]) -> dict[str, float]:
+        return {ours: float(logs[theirs]) for theirs, ours in names.items() if logs.get(theirs) is not None}
+
+    return translate

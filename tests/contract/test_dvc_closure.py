@@ -15,8 +15,18 @@ WHOLE = tuple(name.replace(".", "/") for name in NAMED)
 """Folders that stand for all their files."""
 
 
-def section_of(stage):
-    return "ppo" if stage == "policy" else stage
+def modules_of(stage):
+    """Modules that a stage may run: the policy's is that of the algorithm."""
+    return artifacts.POLICY_ALGORITHMS if stage == "policy" else (stage,)
+
+
+def code_of(stage):
+    """Code dependencies as dvc.yaml lists them. DVC fills in the algorithm in a path, but cannot choose a list by it."""
+    modules = modules_of(stage)
+    files = set().union(*(import_closure(f"tasks.{module}", ROOT) for module in modules))
+    if stage == "policy":
+        files = files - {f"tasks/{module}.py" for module in modules} | {"tasks/${algorithm}.py"}
+    return sorted(set(shortened(files)))
 
 
 def shortened(files):
@@ -39,14 +49,14 @@ def test_a_stage_runs_its_module(stage):
 
 @pytest.mark.parametrize("stage", artifacts.STAGES)
 def test_code_dependencies_are_the_import_closure(stage):
-    expected = sorted(set(shortened(import_closure(f"tasks.{section_of(stage)}", ROOT))))
+    expected = code_of(stage)
     listed = [path for path in STAGES[stage]["deps"] if path.startswith(("rlcore/", "tasks/"))]
     assert listed == expected, "replace them in dvc.yaml by:\n" + "\n".join(f"      - {path}" for path in expected)
 
 
 def test_what_a_generator_imports_is_in_the_closure_although_a_setting_names_the_generator():
     # tasks.demos.tinystories samples with a model, inside a function.
-    assert {"rlcore/sampling/engine.py", "rlcore/models.py"} <= import_closure("tasks.demo_data", ROOT)
+    assert {"rlcore/sampling/engine.py", "rlcore/models/causal_lm.py"} <= import_closure("tasks.demo_data", ROOT)
 
 
 @pytest.mark.parametrize("stage", artifacts.STAGES)
@@ -60,16 +70,27 @@ def test_parameters_are_the_seed_and_the_section(stage):
     section = "${algorithm}" if stage == "policy" else stage
     assert {"seed", section} <= set(STAGES[stage]["params"])
     parameters = read_yaml(ROOT / "params.yaml")
-    for key in STAGES[stage]["params"]:
-        value = parameters
-        for part in key.replace("${algorithm}", "ppo").split("."):
-            assert part in value, f"params.yaml has no {key}"
-            value = value[part]
+    for algorithm in artifacts.POLICY_ALGORITHMS:
+        for key in STAGES[stage]["params"]:
+            value = parameters
+            for part in key.replace("${algorithm}", algorithm).split("."):
+                assert part in value, f"params.yaml has no {key}"
+                value = value[part]
 
 
-def test_the_policy_depends_on_the_choice_of_its_algorithm():
-    assert "algorithm" in STAGES["policy"]["params"]
+def test_the_policy_depends_on_the_choice_of_its_algorithm_and_of_its_reward():
+    assert {"algorithm", "reward_function"} <= set(STAGES["policy"]["params"])
     assert set(artifacts.POLICY_ALGORITHMS) <= set(SECTIONS)
+
+
+@pytest.mark.parametrize("algorithm", artifacts.POLICY_ALGORITHMS)
+def test_what_an_algorithm_does_not_read_is_known(algorithm):
+    # The stage lists what any of them reads; the record of a run says what its own algorithm read.
+    listed = {Path(path) for path in STAGES["policy"]["deps"] if path.startswith("data/")}
+    source = (ROOT / "tasks" / f"{algorithm}.py").read_text()
+    read = {path for path in listed for used in used_paths(source) if used.is_relative_to(path)}
+    start = Path(read_yaml(ROOT / "params.yaml")[algorithm]["model_name"])
+    assert listed - read - {start} == set(artifacts.UNREAD[algorithm])
 
 
 @pytest.mark.parametrize("stage", artifacts.STAGES)
@@ -86,8 +107,9 @@ def test_data_dependencies_are_outputs_of_earlier_stages(stage):
 def test_paths_that_a_stage_module_names_are_declared(stage):
     # A path that a module reads or writes without DVC knowing would be missing after `dvc pull`, or stale.
     declared = [Path(path) for path in (*STAGES[stage]["deps"], *outputs(stage))]
-    for path in used_paths((ROOT / "tasks" / f"{section_of(stage)}.py").read_text()):
-        assert any(path.is_relative_to(each) for each in declared), f"{stage} uses {path}"
+    for module in modules_of(stage):
+        for path in used_paths((ROOT / "tasks" / f"{module}.py").read_text()):
+            assert any(path.is_relative_to(each) for each in declared), f"{module} uses {path}"
 
 
 @pytest.mark.parametrize("stage", artifacts.STAGES)

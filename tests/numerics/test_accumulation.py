@@ -1,14 +1,8 @@
 """Queued training against the plain loop: the same bits in one window, the same mean over several micro-batches."""
 
-import json
 import math
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -247,62 +241,3 @@ def test_gradients_of_the_policy_losses_are_those_of_finite_differences(loss_fn)
         return loss_fn(token_scores(logits, rows), old_logprobs=old, advantages=advantages, **extra)[0]
 
     assert torch.autograd.gradcheck(loss, logits)
-
-
-# Several processes.
-
-SHARE_OF_THE_ROWS = """
-import json, os, sys, torch
-from rlcore.forward_backward import AsyncTrainingClient
-rank = int(os.environ.get("RANK", 0))
-torch.manual_seed(rank)  # replicas start apart
-model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1))
-if rank == 0:
-    torch.manual_seed(7)
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight)
-rows = torch.arange(8.0).view(4, 2) / 10
-share = rows.chunk(int(os.environ.get("WORLD_SIZE", 1)))[rank]
-with AsyncTrainingClient(model) as client:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        client.backward(lambda model: (model(share).square().mean(), {}))
-        client.optim_step(optimizer).result()
-    # a number that is wrong in one process costs the step in all of them
-    client.backward(lambda model: (model(share).sum() * (float("nan") if rank == 0 else 1.0), {}))
-    skipped = client.optim_step(optimizer).result()
-    client.backward(lambda model: (model(share if rank else share[:, :1]).sum(), {}))
-    failed = client.optim_step(optimizer).exception()
-weights = [weight.flatten().tolist() for weight in model.parameters()]
-print(json.dumps({"weights": weights, "skipped": skipped.metrics["skipped"], "failed": type(failed).__name__}))
-"""
-
-
-def run_processes(count: int) -> list[dict]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    root = str(Path(__file__).resolve().parents[2])
-    common = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    group = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = []
-    for rank in range(count):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-        environment = {**common, **group, **own} if count > 1 else common
-        arguments = [sys.executable, "-c", SHARE_OF_THE_ROWS]
-        processes.append(subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True))
-    try:
-        return [json.loads(process.communicate(timeout=300)[0].splitlines()[-1]) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-
-
-@pytest.mark.slow
-def test_two_processes_with_half_the_rows_each_train_like_one_with_all():
-    (alone,), (first, second) = run_processes(1), run_processes(2)
-    assert first["weights"] == second["weights"]
-    for weight, expected in zip(first["weights"], alone["weights"], strict=True):
-        assert weight == pytest.approx(expected, abs=1e-6)
-    assert [first["skipped"], second["skipped"]] == [1.0, 1.0]
-    assert [first["failed"], second["failed"]] == ["RLCoreError", "RLCoreError"]

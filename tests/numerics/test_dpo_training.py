@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from rlcore.configs import LoraConfig
-from rlcore.dpo import DPOTrainer, train
+from rlcore.dpo import DPOTrainer, PreferenceDataset, train
 from rlcore.dpo.loss import response_sums
 from rlcore.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from rlcore.models import load_causal_lm
 from rlcore.results import TrainResult
 from rlcore.scratch import build_model
 from tests.support.dpo import COLUMNS, SHAPE, SWAPPED, config, new_trainer, pairs, same, weights_of
+from tests.support.letters import letter_tokenizer
 from tests.support.tiny import tiny_gpt2, tiny_tokenizer
 
 
@@ -41,6 +42,31 @@ def test_every_pair_starts_at_ln_2_though_the_model_has_dropout():
     tiny = config(batch_size=1, learning_rate=1e-12, beta=1.0)
     losses = DPOTrainer(tiny, tokenizer=tokenizer, model=model).train(pairs())["loss"]
     assert losses == pytest.approx([math.log(2)] * 20, abs=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 50])
+def test_prompts_of_any_length_train_from_ln_2_in_batches_of_any_size(batch_size: int):
+    # prompts of 1 to 40 letters, two of them equal; with 50 there are fewer pairs than a batch takes
+    prompts = ["a", "ab", "ab", "What is " + "x" * 32, "abc"]
+    data = PreferenceDataset(prompts, ["Sure!"] * 5, ["I think"] * 5, tiny_tokenizer(), 64, 32)
+    history = new_trainer(config(batch_size=batch_size, num_epochs=4)).train(data)
+    assert history["loss"][0] == pytest.approx(math.log(2), abs=1e-6)
+    assert history["accuracy"][-1] == 1.0
+    assert len(history["loss"]) == 4 * math.ceil(5 / batch_size)
+
+
+def test_each_batch_is_passed_forward_once_and_by_the_reference_once_for_all_epochs():
+    trainer = new_trainer(config(num_epochs=2))
+    passes = {"policy": 0, "reference": 0}
+    for name, model in (("policy", trainer.model), ("reference", trainer.reference_model)):
+
+        def count(*_: object, name: str = name) -> None:
+            passes[name] += 1
+
+        model.get_decoder().register_forward_hook(count)
+    trainer.train(pairs())
+    # 5 batches of 4 pairs
+    assert passes == {"policy": 10, "reference": 5}
 
 
 def test_micro_batches_make_the_step_of_one_batch():
@@ -228,8 +254,13 @@ def test_what_does_not_fit_the_model_is_refused_up_front():
     with pytest.raises(ConfigError, match="Build the dataset with max_length=16"):
         new_trainer(config(), model=short).train(pairs())
     small = tiny_gpt2(vocab_size=40, n_positions=64)
-    with pytest.raises(DataError, match="the model knows 40"):
+    with pytest.raises(DataError, match="dataset: found token .* the model knows 40"):
         new_trainer(config(), model=small).train(pairs())
+    with pytest.raises(DataError, match="dataset: found list, expected a PreferenceDataset"):
+        new_trainer(config()).train([{"prompt": "a", "chosen": "b", "rejected": "c"}])
+    others = PreferenceDataset(["a"], ["x"], ["y"], letter_tokenizer())
+    with pytest.raises(DataError, match="eval_dataset: found the tokens of another tokenizer"):
+        new_trainer(config()).train(pairs(), others)
     with pytest.raises(ConfigError, match="in the reference's"):
         new_trainer(config(), reference_model=small)
 
@@ -296,11 +327,11 @@ def test_the_stage_function_refuses_what_it_cannot_use(tmp_path: Path, caplog: p
         run(COLUMNS, reward=lambda prompts, responses, metadata=None: [0.0] * len(prompts))
     with pytest.raises(DataError, match="expected train"):
         run(COLUMNS, split="test")
-    with pytest.raises(DataError, match="Split train: found no column rejected"):
+    with pytest.raises(DataError, match="Split train: Found no column rejected"):
         run({"prompt": ["a"], "chosen": ["b"]})
     with pytest.raises(DataError, match="Split train: Row 0, prompt"):
         run({"prompt": [" "], "chosen": ["b"], "rejected": ["c"]})
     assert not (tmp_path / "model").exists()
     run({**COLUMNS, "system": ["be brief"] * 20})
-    assert "Split train: the columns system are not read" in caplog.text
+    assert "The columns system are not read" in caplog.text
     assert load_causal_lm(tmp_path / "model").num_parameters() > 0

@@ -14,6 +14,7 @@ from rlcore.formatting import ChatFormat
 from rlcore.models import load_causal_lm, load_tokenizer
 from rlcore.scratch import build_model
 from rlcore.trl_trainers import sft
+from rlcore.trl_trainers.run import IDENTITY
 from tests.support.tiny import tiny_tokenizer
 
 SCRATCH = ScratchModelConfig(vocab_size=300, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
@@ -73,7 +74,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):
         train(CONFIG, ROWS[::-1])
     # how often is saved and reported changes no number
     train(CONFIG.model_copy(update={"save_steps": 2, "logging_steps": 3}), ROWS)
-    (tmp_path / "steps" / sft.IDENTITY).unlink()
+    (tmp_path / "steps" / IDENTITY).unlink()
     with pytest.raises(CheckpointError, match="config.seed: found None, expected 0"):
         train(CONFIG, ROWS)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import rlcore
-from rlcore.backends import TRAINERS
+from rlcore.backends import DEFAULT_BACKENDS, TRAINERS
 
 PACKAGES = ("rlcore", "tasks")
 NAMED = ("tasks.demos",)
@@ -16,7 +16,7 @@ def import_closure(module: str, root: Path) -> set[str]:
     """Files below `rlcore/` and `tasks/` that a module needs, itself included, relative to root.
 
     An import inside a function counts, and so do three roads that the source hides: a name of the lazy `rlcore`
-    package, the trainer that `trainer_for("stage")` loads, and the modules of NAMED, of which a setting names one.
+    package, the trainers that `trainer_for("stage")` can load, and the modules of NAMED, of which a setting names one.
     """
     files: dict[str, str] = {}
     unread = [module]
@@ -46,7 +46,18 @@ def _imports(tree: ast.Module) -> Iterator[str]:
                 if node.module == "rlcore" and alias.name in rlcore.__all__:
                     yield getattr(rlcore, alias.name).__module__
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "trainer_for":
-            yield TRAINERS[ast.literal_eval(node.args[0])]
+            yield from _trainers(node)
+
+
+def _trainers(call: ast.Call) -> Iterator[str]:
+    """The stage's default trainer, or all of its trainers where the backend comes from a setting."""
+    stage = ast.literal_eval(call.args[0])
+    named = len(call.args) + len(call.keywords) > 1
+    yield from (
+        module
+        for (trained, backend), module in TRAINERS.items()
+        if trained == stage and (named or backend == DEFAULT_BACKENDS[stage])
+    )
 
 
 def _file_of(name: str, root: Path) -> Path | None:

@@ -1,3 +1,5 @@
+"""Token rewards, generalised advantages, and advantages within groups."""
+
 import math
 
 import pytest

@@ -1,23 +1,52 @@
 """Which trainer runs a stage, and the names that `rlcore` offers."""
 
+import inspect
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
 
 import rlcore
-from rlcore.backends import TRAINERS, trainer_for
+from rlcore.backends import DEFAULT_BACKENDS, TRAINERS, backends_of, trainer_for
 from rlcore.errors import ConfigError
 
 
-@pytest.mark.parametrize("stage", TRAINERS)
-def test_every_stage_has_a_train_function_of_the_common_interface(stage: str):
-    train = trainer_for(stage)
-    assert train is import_module(TRAINERS[stage]).train
+@pytest.mark.parametrize(("stage", "backend"), TRAINERS)
+def test_every_trainer_has_the_common_interface(stage: str, backend: str):
+    train = trainer_for(stage, backend)
+    assert train is import_module(TRAINERS[stage, backend]).train
+    parameters = inspect.signature(train).parameters
+    assert list(parameters)[:3] == ["config", "data", "output_dir"]
+    named = {name for name, parameter in parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert named - {"environment"} == {"reward", "reference", "resume_dir", "on_metrics", "on_samples"}
 
 
-def test_a_stage_without_a_trainer_is_told_which_have_one():
-    with pytest.raises(ConfigError, match="Found stage 'grpo', expected one of: sft, reward, ppo, dpo"):
-        trainer_for("grpo")
+def test_a_stage_has_a_default_backend_among_those_that_there_are():
+    assert DEFAULT_BACKENDS == {
+        "sft": "trl", "reward": "own", "ppo": "own", "grpo": "own", "dpo": "own", "orpo": "trl"
+    }  # fmt: skip
+    assert {stage for stage, _ in TRAINERS} == set(DEFAULT_BACKENDS)
+    for stage, backend in DEFAULT_BACKENDS.items():
+        assert trainer_for(stage) is trainer_for(stage, None) is trainer_for(stage, backend)
+
+
+def test_what_does_not_exist_is_answered_with_what_does():
+    with pytest.raises(ConfigError, match="Found stage 'rloo', expected one of: sft, reward, ppo, grpo, dpo, orpo"):
+        trainer_for("rloo")
+    with pytest.raises(ConfigError, match=r"Found backend 'trl' for stage ppo, expected one of: own\."):
+        trainer_for("ppo", "trl")
+    with pytest.raises(ConfigError, match=r"Found backend 'own' for stage sft, expected one of: trl\."):
+        trainer_for("sft", "own")
+    assert backends_of("dpo") == ["own", "trl"]
+
+
+def test_naming_a_trainer_loads_no_trl():
+    command = (
+        "import sys; from rlcore.backends import DEFAULT_BACKENDS, TRAINERS, backends_of, trainer_for; "
+        "[trainer_for(*key) for key in TRAINERS]; assert 'trl' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", command], check=True)
 
 
 def test_every_name_of_the_library_loads_and_is_listed_once():
@@ -30,5 +59,5 @@ def test_every_name_of_the_library_loads_and_is_listed_once():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'GRPOTrainer'"):
-        _ = rlcore.GRPOTrainer
+    with pytest.raises(AttributeError, match="no attribute 'NoSuchTrainer'"):
+        _ = rlcore.NoSuchTrainer

@@ -1,3 +1,5 @@
+"""The distribution that a token is drawn from: temperature, top-k, top-p."""
+
 import math
 
 import pytest

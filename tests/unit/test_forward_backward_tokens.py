@@ -85,6 +85,36 @@ def test_both_spellings_of_the_old_logprobs_are_read():
             queue("ppo", {"old_logprobs": old, "old_log_probs": old, **arguments})
 
 
+def test_a_client_takes_the_arguments_of_a_loss_as_keywords_too():
+    # ratio 2, advantage 3, clipped at 1.2: -3.6; value error (3 - 1)^2 / 2 = 2 times 0.5
+    old = torch.tensor([[-math.log(8)]])
+    advantages, values, returns = (torch.tensor([[number]]) for number in (3.0, 3.0, 1.0))
+    with AsyncTrainingClient(UniformModel(4)) as client:
+        queue = partial(client.forward_backward, {"input_ids": torch.tensor([[0, 1]])})
+        output = queue(loss_fn="ppo", old_log_probs=old, advantages=advantages, values=values, returns=returns).result()
+        assert output.loss == pytest.approx(-3.6 + 1.0)
+        assert queue("ppo", {"old_logprobs": old}, advantages=advantages).result().loss == pytest.approx(-3.6)
+        assert queue(lambda outputs, labels, scale: scale * outputs["logits"].sum() + 1, scale=2.0).result().loss == 1.0
+        with pytest.raises(ConfigError, match=r"Found \['advantages'\] both in loss_fn_kwargs and as keywords"):
+            queue("ppo", {"old_logprobs": old, "advantages": advantages}, advantages=advantages)
+        with pytest.raises(ConfigError, match="two spellings"):
+            queue("ppo", {"old_logprobs": old}, advantages=advantages, old_log_probs=old)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"values": torch.zeros(1, 1)}, "only one of values and returns"),
+        ({"returns": torch.zeros(1, 1)}, "only one of values and returns"),
+        ({"values": torch.zeros(1, 1), "returns": torch.zeros(1, 1), "value_clip": 0.2}, "without old_values"),
+    ],
+)
+def test_half_a_critic_is_refused(extra, message):
+    tensors = {"old_logprobs": torch.zeros(1, 1), "advantages": torch.zeros(1, 1)}
+    with AsyncTrainingClient(UniformModel(4)) as client, pytest.raises(DataError, match=message):
+        client.forward_backward({"input_ids": torch.tensor([[0, 1]])}, "ppo", {**tensors, **extra}).result()
+
+
 def test_functions_of_the_caller_get_what_the_documents_promise():
     # loss = 2 * mean logit (0) + 42
     def custom(model: nn.Module, inputs: dict, outputs: dict, my_param: float) -> Tensor:

@@ -1,9 +1,9 @@
-"""A bad step is skipped and counted; too many in a row stop training."""
+"""A bad step is skipped and counted, too many in a row stop training; a KL that cannot be one is warned of."""
 
 import pytest
 
 from rlcore.errors import ConfigError, TrainingDiverged
-from rlcore.health import NonFiniteGuard
+from rlcore.health import NegativeKLWatch, NonFiniteGuard
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -47,3 +47,16 @@ def test_the_row_goes_on_after_a_resume():
 def test_a_limit_below_one_is_refused():
     with pytest.raises(ConfigError):
         NonFiniteGuard(0)
+
+
+def test_a_log_ratio_that_stays_below_zero_is_warned_of_once(caplog):
+    watch = NegativeKLWatch(patience=3)
+    # rounding, a positive one and NaN each end the row
+    for kl in (-0.5, -0.5, -1e-8, -0.5, -0.5, 0.1, -0.5, -0.5, NAN, -0.5, -0.5):
+        watch.see(kl)
+    assert caplog.text == ""
+    watch.see(-0.25)
+    assert "kl/ref_token_mean has been below 0 for 3 iterations, -0.25 nats in the last one" in caplog.text
+    for kl in (0.1, -0.5, -0.5, -0.5, -0.5):
+        watch.see(kl)
+    assert caplog.text.count("kl/ref_token_mean") == 1

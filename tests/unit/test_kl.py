@@ -1,3 +1,5 @@
+"""Estimators of the divergence from the reference: the field's numbers, and what happens far out."""
+
 import math
 
 import pytest
@@ -5,6 +7,7 @@ import torch
 
 from rlcore.errors import DataError
 from rlcore.functional.kl import k1, k2, k3, sequence_kl
+from rlcore.functional.masking import masked_mean
 from rlcore.functional.precision import bounded_exp, bounded_expm1
 
 LOGPROBS = torch.tensor([-1.2, -0.7, -3.0])
@@ -20,6 +23,14 @@ def test_k2_and_k3_are_never_negative():
     torch.testing.assert_close(k2(LOGPROBS, REF_LOGPROBS), torch.tensor([0.045, 0.0, 2.0]))
     # exp(0.3) - 1 - 0.3 and exp(2) - 1 - 2
     torch.testing.assert_close(k3(LOGPROBS, REF_LOGPROBS), torch.tensor([0.049859, 0.0, 4.389056]), atol=1e-6, rtol=0)
+
+
+def test_padding_is_in_no_mean_of_an_estimator():
+    # (-0.3 + 0 - 2) / 3 and (0.049859 + 0 + 4.389056) / 3, whatever placeholders stand behind them
+    padding, mask = torch.tensor([1.0, 0.0]), torch.tensor([True, True, True, False, False])
+    pair = torch.cat([LOGPROBS, padding]), torch.cat([REF_LOGPROBS, padding.flip(0)])
+    torch.testing.assert_close(masked_mean(k1(*pair), mask), torch.tensor(-0.766667), atol=1e-6, rtol=0)
+    torch.testing.assert_close(masked_mean(k3(*pair), mask), torch.tensor(1.479638), atol=1e-6, rtol=0)
 
 
 def test_k3_keeps_its_digits_near_zero():

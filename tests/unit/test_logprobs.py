@@ -1,3 +1,5 @@
+"""Log-probabilities and entropies: the shift by one, the temperature, chunks."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Losses: reductions, clipping, preference pairs, and what stays finite."""
+
 import math
 
 import pytest
@@ -69,6 +71,12 @@ def test_the_mean_of_a_step_is_not_the_mean_of_its_micro_batches():
     # 8 tokens of loss 1 and 2 of loss 4: 16 / 10, not (1 + 4) / 2
     parts = [torch.ones(1, 8), torch.full((1, 2), 4.0)]
     assert sum(token_mean(x, torch.ones_like(x).bool(), 10) for x in parts).item() == pytest.approx(1.6)
+
+
+def test_the_supervised_loss_of_a_response_counts_neither_prompt_nor_padding():
+    # prompt 2 and 4, response 1 and 3, padding 9 and 9: 4 / 2; with the prompt 2.5, with the padding 4.67
+    losses = torch.tensor([[2.0, 4.0, 1.0, 3.0, 9.0, 9.0]])
+    assert token_mean(losses, torch.tensor([[False, False, True, True, False, False]])) == 2.0
 
 
 @pytest.mark.parametrize("reduce", [token_mean, sequence_mean, lambda *args: constant_length_mean(*args, max_length=2)])

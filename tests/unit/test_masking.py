@@ -1,3 +1,5 @@
+"""Masked statistics, masks of responses, and pooling."""
+
 import math
 
 import pytest
@@ -44,6 +46,14 @@ def test_nothing_to_count_gives_zero_and_zero_gradient(count):
     mean.backward()
     assert mean.item() == 0
     assert x.grad.tolist() == [0, 0]
+
+
+def test_placeholders_on_padding_are_in_no_sum():
+    # Surprise of two real tokens, 0.5 and 1.5 nats; a placeholder of +1 on each pad would make it 0 and less
+    logprobs = torch.tensor([-0.5, -1.5, 1.0, 1.0])
+    mask = torch.tensor([True, True, False, False])
+    assert masked_sum(-logprobs, mask) == 2.0
+    assert masked_mean(-logprobs, mask) == 1.0
 
 
 def test_integers_and_half_precision_are_summed_in_float32():

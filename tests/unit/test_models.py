@@ -1,13 +1,11 @@
-"""Policy, critic and reference: what they say about responses, how they load, save and adapt."""
+"""Policy, critic and reference: what they say about responses, and how they adapt."""
 
 import copy
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
-    AutoModelForCausalLM,
     BloomConfig,
     BloomForCausalLM,
     GraniteConfig,
@@ -15,24 +13,25 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from rlcore import models
 from rlcore.batches import join
 from rlcore.configs import LoraConfig
-from rlcore.errors import CheckpointError, ConfigError
+from rlcore.errors import ConfigError
 from rlcore.functional.masking import position_ids_from
 from rlcore.models import (
     PPOModel,
     ValueHead,
     add_lora,
-    choose_device,
     context_length,
     evaluation_mode,
     frozen_copy,
+    language_model_of,
     load_causal_lm,
-    load_tokenizer,
     reference_of,
+    sampled_logprobs,
+    sampled_logprobs_and_detached_entropy,
+    sampled_logprobs_and_entropy,
     save_causal_lm,
-    seeded,
+    value_head_of,
 )
 from tests.support.tiny import PAD_ID, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_qwen2, tiny_tokenizer
 
@@ -123,6 +122,34 @@ def test_response_outputs_are_those_of_each_row_alone_by_hand(make):
         assert padding[~batch().response_mask].abs().max() == 0
 
 
+def test_tokens_of_others_inside_a_response_are_read_but_not_measured():
+    # in the second response the policy wrote tokens 0, 1, 4 and 5; in the third one, which was cut, only the first
+    marks = [[True, True], [True, True, False, False, True, True], [True, False, False]]
+    policy, whole = critic(tiny_llama()), batch()
+    holed = join(PROMPTS, RESPONSES, PAD_ID, marks)
+    assert torch.equal(holed.input_ids, whole.input_ids)
+    assert torch.equal(holed.attention_mask, whole.attention_mask)
+    outputs, expected = policy.response_outputs(holed, 0.7), policy.response_outputs(whole, 0.7)
+    for name in ("logprobs", "entropy", "values"):
+        torch.testing.assert_close(getattr(outputs, name), getattr(expected, name).where(holed.response_mask, 0.0))
+    # what follows the last token is expected behind the last token, whoever wrote it
+    torch.testing.assert_close(policy.bootstrap_values(holed), policy.bootstrap_values(whole))
+
+
+def test_a_language_model_alone_says_what_it_says_beside_a_critic():
+    model = tiny_llama()
+    policy = critic(model)
+    assert language_model_of(policy) is language_model_of(model) is model
+    assert value_head_of(policy) is policy.value_head
+    assert value_head_of(model) is None
+    expected = policy.response_outputs(batch(), 0.7)
+    for measure in (sampled_logprobs_and_entropy, sampled_logprobs_and_detached_entropy):
+        logprobs, entropy = measure(model, batch(), 0.7)
+        torch.testing.assert_close(logprobs, expected.logprobs)
+        torch.testing.assert_close(entropy, expected.entropy)
+    torch.testing.assert_close(sampled_logprobs(model, batch(), 0.7), expected.logprobs)
+
+
 def test_an_entropy_without_gradient_is_the_same_number_and_moves_nothing():
     policy = critic(tiny_llama())
     attached, detached = (
@@ -134,18 +161,6 @@ def test_an_entropy_without_gradient_is_the_same_number_and_moves_nothing():
     assert attached.entropy.requires_grad
     assert detached.logprobs.requires_grad
     assert not detached.entropy.requires_grad
-
-
-def test_a_seed_holds_inside_and_the_stream_of_the_caller_goes_on():
-    torch.manual_seed(3)
-    expected = torch.rand(4)
-    torch.manual_seed(3)
-    first = torch.rand(2)
-    with seeded(11):
-        inside = torch.rand(2)
-    assert torch.equal(torch.cat([first, torch.rand(2)]), expected)
-    with seeded(11):
-        assert torch.equal(torch.rand(2), inside)
 
 
 def test_the_context_is_the_configs_and_adapters_do_not_hide_it():
@@ -180,9 +195,10 @@ def test_gradients_reach_trunk_and_critic_and_warm_up_reaches_the_critic_alone()
     (outputs.logprobs.sum() + outputs.entropy.sum() + outputs.values.sum()).backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in policy.parameters())
     policy.zero_grad(set_to_none=True)
-    values = policy.response_values(batch())
-    torch.testing.assert_close(values, outputs.values)
-    values.sum().backward()
+    warming = policy.response_outputs_with_detached_trunk(batch(), 1.0)
+    for name in ("logprobs", "entropy", "values"):
+        torch.testing.assert_close(getattr(warming, name), getattr(outputs, name))
+    warming.values.sum().backward()
     assert all(weight.grad is None for weight in policy.base_model.parameters())
     assert all(weight.grad is not None for weight in policy.value_head.parameters())
 
@@ -211,24 +227,6 @@ class ShiftedLlama(LlamaForCausalLM):
 def test_logits_of_unknown_making_are_refused():
     with pytest.raises(ConfigError, match="ShiftedLlama"):
         PPOModel(ShiftedLlama(tiny_llama().config).eval())
-
-
-@pytest.mark.parametrize("make", FAMILIES)
-def test_tied_weights_survive_a_folder(make, tmp_path):
-    model = make()
-    save_causal_lm(PPOModel(model).base_model, tiny_tokenizer(), tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
-    assert loaded.num_parameters() == model.num_parameters()
-    ids = torch.tensor([[5, 6, 7]])
-    assert torch.equal(loaded(ids).logits, model(ids).logits)
-
-
-def test_the_tokenizer_is_saved_beside_the_model(tmp_path):
-    save_causal_lm(tiny_llama(), tiny_tokenizer(), tmp_path)
-    loaded = load_tokenizer(tmp_path)
-    assert loaded.get_vocab() == tiny_tokenizer().get_vocab()
-    assert loaded.chat_template == tiny_tokenizer().chat_template
 
 
 def test_adapters_are_merged_on_saving_and_stay_in_the_model(tmp_path):
@@ -293,75 +291,3 @@ def test_evaluation_mode_gives_each_module_its_own_mode_back():
     with pytest.raises(KeyError), evaluation_mode(model):
         raise KeyError
     assert (model.training, model[0].training, model[1].training) == (True, True, False)
-
-
-def test_a_model_object_passes_through():
-    model = tiny_llama()
-    assert load_causal_lm(model) is model
-    assert load_causal_lm(model, device="cpu") is model
-
-
-def test_a_folder_loads_in_the_asked_precision(tmp_path):
-    save_causal_lm(tiny_llama(), tiny_tokenizer(), tmp_path)
-    assert load_causal_lm(tmp_path).dtype == torch.float32
-    loaded = load_causal_lm(str(tmp_path), dtype=torch.bfloat16)
-    assert loaded.dtype == torch.bfloat16
-    assert not loaded.training
-
-
-@pytest.mark.parametrize("load", [load_causal_lm, load_tokenizer])
-@pytest.mark.parametrize("name", ["/no/such/folder", "./none", "data/models/none"])
-def test_a_missing_folder_is_not_looked_for_on_the_hub(load, name):
-    with pytest.raises(ConfigError, match="no folder"):
-        load(name)
-
-
-def test_a_folder_without_a_model_says_so(tmp_path):
-    with pytest.raises(ConfigError, match=r"no config\.json"):
-        load_causal_lm(tmp_path)
-    with pytest.raises(ConfigError, match="no tokenizer"):
-        load_tokenizer(tmp_path)
-
-
-def test_an_unknown_hub_name_says_so(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise OSError("owner/none is not a model identifier\nlong advice")
-
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", refuse)
-    with pytest.raises(ConfigError, match="'owner/none': owner/none is not a model identifier Expected"):
-        load_causal_lm("owner/none")
-
-
-def test_missing_or_damaged_weights_are_never_replaced_by_random_ones(tmp_path):
-    save_causal_lm(tiny_llama(), tiny_tokenizer(), tmp_path)
-    path = tmp_path / "model.safetensors"
-    weights = load_file(path)
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"1 weights are missing.*up_proj"):
-        load_causal_lm(tmp_path)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="damaged"):
-        load_causal_lm(tmp_path)
-
-
-def test_a_tokenizer_without_padding_pads_with_its_end(tmp_path):
-    tokenizer = copy.deepcopy(tiny_tokenizer())
-    tokenizer.pad_token = None
-    tokenizer.save_pretrained(tmp_path)
-    assert load_tokenizer(tmp_path).pad_token == "<|end|>"
-
-
-def test_devices_are_checked_before_anything_runs(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_device(None) == choose_device("cpu") == torch.device("cpu")
-    with pytest.raises(ConfigError, match="found 0 CUDA devices"):
-        choose_device("cuda")
-    with pytest.raises(ConfigError, match="not a device"):
-        choose_device("gpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert choose_device(None) == torch.device("cuda")
-    assert choose_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(ConfigError, match="found 2 CUDA devices"):
-        choose_device("cuda:2")

@@ -16,7 +16,7 @@ PROMPTS = [[5, 9, 11, 20, 7], [6], [8, 13, 40], [22, 4], [30, 31, 32, 33], [17]]
 ALMOST_ONE = 1 - 2.0**-24
 
 
-def sample(model, prompts=PROMPTS, *, seeds=None, new=12, end_ids=(END_ID,), value_head=None, **settings):
+def sample(model, prompts=PROMPTS, *, seeds=None, new=12, end_ids=(END_ID,), value_head=None, stop=None, **settings):
     return generate(
         model,
         prompts,
@@ -25,6 +25,7 @@ def sample(model, prompts=PROMPTS, *, seeds=None, new=12, end_ids=(END_ID,), val
         end_ids=end_ids,
         pad_id=PAD_ID,
         value_head=value_head,
+        stop=stop,
     )
 
 
@@ -151,6 +152,33 @@ def test_the_batch_is_no_wider_than_its_longest_response():
     assert sample(tiny_llama(), end_ids=[]).truncated.all()
 
 
+def test_a_stop_condition_ends_a_row_as_an_end_token_does():
+    # after 2 tokens for a row whose first token is even, after 5 for the others
+    free = texts(sample(tiny_llama(), end_ids=[]))
+    asked = []
+
+    def stop(tokens):
+        asked.append(list(tokens))
+        return len(tokens) == (5 if tokens[0] % 2 else 2)
+
+    samples = sample(tiny_llama(), end_ids=[], stop=stop)
+    lengths = [5 if response[0] % 2 else 2 for response in free]
+    assert set(lengths) == {2, 5}
+    assert texts(samples) == [response[:length] for response, length in zip(free, lengths, strict=True)]
+    assert samples.terminated.all()
+    assert not samples.truncated.any()
+    # asked once for each token of each row, and never again for a row that has ended
+    assert sorted(map(len, asked)) == sorted(step for length in lengths for step in range(1, length + 1))
+
+
+def test_a_stop_condition_is_not_asked_where_an_end_token_ended_the_row():
+    asked = []
+    samples = sample(tiny_llama(), stop=lambda tokens: asked.append(tokens[-1]), new=40)
+    assert END_ID not in asked
+    assert texts(samples) == texts(sample(tiny_llama(), new=40))
+    assert torch.equal(samples.terminated, ~samples.truncated)
+
+
 def test_an_end_token_in_the_prompt_ends_nothing():
     # a model whose BOS is its end token starts each prompt with it
     samples = sample(tiny_llama(), [[END_ID, 5, 6], [END_ID]])
@@ -217,12 +245,14 @@ def test_sampling_stops_when_all_rows_ended(seen):
     assert sum(call == "advance" for call, _ in seen) == lengths.max() - 1
 
 
-def test_looking_rarely_at_ended_rows_changes_nothing(monkeypatch):
+@pytest.mark.parametrize("stop", [None, lambda tokens: len(tokens) == 1 + tokens[0] % 20])
+def test_looking_rarely_at_ended_rows_changes_nothing(monkeypatch, stop):
     model = tiny_llama()
-    expected = sample(model, new=40)
+    expected = sample(model, new=40, stop=stop)
     monkeypatch.setattr(engine, "CPU_LOOK_INTERVAL", 8)
-    rarely = sample(model, new=40)
+    rarely = sample(model, new=40, stop=stop)
     assert texts(rarely) == texts(expected)
+    assert torch.equal(rarely.terminated, expected.terminated)
     assert rarely.response_ids.shape == expected.response_ids.shape
 
 

@@ -1,0 +1,98 @@
+"""The policy of a trainer and its reference, from settings or from objects that were passed."""
+
+import sys
+from typing import cast
+
+import torch
+from transformers import PreTrainedModel
+
+from rlcore.configs import RolloutConfig
+from rlcore.errors import ConfigError
+from rlcore.formatting import ChatFormat
+from rlcore.models import (
+    CausalLM,
+    add_lora,
+    context_length,
+    frozen_copy,
+    load_causal_lm,
+    require_same_vocabulary,
+    require_separable,
+    vocabulary_size,
+)
+
+
+def load_policy(
+    config: RolloutConfig, model: CausalLM | None, reference: CausalLM | None, device: torch.device
+) -> tuple[CausalLM, CausalLM | None]:
+    """The policy and its reference, on the device and in evaluation mode.
+
+    Args:
+        config: names the model where none is passed, and the adapters.
+        model: trained in place.
+        reference: frozen by the training client; None takes a copy of the model as it is, and with adapters nothing, as
+            there the base under them is the reference.
+        device: where to put both.
+
+    Raises:
+        ConfigError: the reference is the model itself or has another vocabulary, the logits of one cannot be computed
+            apart from its decoder, trained weights have less than float32, or target_modules of the adapters name
+            nothing.
+    """
+    if reference is not None and reference is model:
+        raise ConfigError(
+            "Found the same object as model and reference_model; a reference must not move with the policy. "
+            "Leave the reference out, and a copy is made."
+        )
+    policy = load_causal_lm(model if model is not None else config.model_name, device=device)
+    require_separable(policy)
+    if reference is not None:
+        require_same_vocabulary(policy, reference)
+        require_separable(reference)
+    if config.lora is not None:
+        policy = add_lora(cast(PreTrainedModel, policy), config.lora)
+    elif reference is None:
+        reference = frozen_copy(policy)
+    _require_full_precision(policy)
+    return policy.eval(), None if reference is None else load_causal_lm(reference, device=device).eval()
+
+
+def prompt_room(model: CausalLM, config: RolloutConfig) -> int:
+    """Tokens that a prompt may have, so that max_new_tokens still fit behind it.
+
+    Raises:
+        ConfigError: there is no room.
+    """
+    context = context_length(model)
+    longest = config.max_prompt_length
+    if context is None:
+        return longest if longest is not None else sys.maxsize
+    if context <= config.max_new_tokens:
+        raise ConfigError(
+            f"max_new_tokens={config.max_new_tokens} leaves no room for a prompt: the model reads {context} tokens. "
+            "Lower it."
+        )
+    room = context - config.max_new_tokens
+    return room if longest is None else min(room, longest)
+
+
+def require_own_tokens(model: CausalLM, chat: ChatFormat) -> None:
+    """Let a tokenizer pass whose end and padding token the model has an embedding for.
+
+    Raises:
+        ConfigError: it has none for one of them.
+    """
+    largest, known = max(chat.end_id, chat.pad_id), vocabulary_size(model)
+    if largest >= known:
+        raise ConfigError(
+            f"Found the end token {chat.end_id} and the padding token {chat.pad_id}, expected ids below {known}: the "
+            "model has no more embeddings. Use the model's own tokenizer, or let it pad with its end token."
+        )
+
+
+def _require_full_precision(policy: CausalLM) -> None:
+    for name, weight in policy.named_parameters():
+        if weight.requires_grad and torch.finfo(weight.dtype).bits < 32:
+            raise ConfigError(
+                f"Found trained weights in {weight.dtype}, such as {name}, expected float32: small updates are lost in "
+                "less. Pass model.float(), or train adapters on it with `lora`."
+            )

@@ -1,0 +1,399 @@
+"""The loop that trainers on sampled responses share: sample, judge, learn, evaluate, save; and exact resume."""
+
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from rlcore.checkpoint import publish
+from rlcore.configs import GRPOConfig, PPOConfig, RolloutConfig
+from rlcore.errors import CheckpointError, ConfigError
+from rlcore.formatting import ChatFormat
+from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.health import NegativeKLWatch, NonFiniteGuard
+from rlcore.models import (
+    CausalLM,
+    choose_device,
+    language_model_of,
+    load_tokenizer,
+    save_causal_lm,
+    seeded,
+)
+from rlcore.processes import launched_processes
+from rlcore.results import MetricSink, SampleSink, ignore_metrics, ignore_samples
+from rlcore.reward_functions import checked_scores
+from rlcore.rollout.checkpoints import BEST, identity_of_data, identity_of_run, take_up_state, write_state
+from rlcore.rollout.collection import (
+    MeasuredResponse,
+    Response,
+    Rollout,
+    Stopwatch,
+    measure_responses,
+    rollout_of,
+    sample_responses,
+)
+from rlcore.rollout.figures import rollout_metrics, sample_rows, validation_metrics
+from rlcore.rollout.policy import load_policy, prompt_room, require_own_tokens
+from rlcore.rollout.prompts import EncodedPrompt, Prompts, choose_prompts, encode_prompts
+from rlcore.rollout.reward_sources import Reward, reward_source_of, score_responses
+from rlcore.rollout.sharing import in_first_process, in_shares
+from rlcore.sampling import SamplingParams
+from rlcore.streams import stream_seed
+
+logger = logging.getLogger(__name__)
+
+
+class RolloutTrainer(ABC):
+    """Trains a policy on responses that it samples itself.
+
+    A subclass says what is trained (`trained_module`, `parameter_groups`) and how it learns from a rollout (`learn`);
+    it may also choose prompts (`choose`), sample (`respond`) and score (`score`) in its own way.
+
+    Dropout stays off throughout, so that the probability ratio is exactly 1 before the first update of an iteration.
+    The model is reached through `training_client` alone. Launched in several processes, each samples and scores its
+    share of the rows; the rollout, its figures and the history are the same in all, and process 0 alone writes and
+    reports.
+
+    Args:
+        config: settings.
+        tokenizer: loaded from config.model_name when None.
+        reward_fn: what scores responses, in any form of `reward_source_of`; by their length when None.
+        model: causal language model, trained in place; loaded from config.model_name when None.
+        reference_model: frozen model of the KL penalty; a copy of the model when None, and with LoRA the bare base.
+        on_metrics: gets the numbers of each iteration; iteration 0 is the state before training.
+        on_samples: gets the responses of each evaluation.
+        reward_weights: weights by name, where reward_fn is a mapping; 1 where none is given.
+
+    Attributes:
+        training_client: the one way to the model.
+        iteration: iterations done.
+        best_step, best_metrics: the best evaluation so far and its iteration; empty metrics before the first.
+        final_metrics: what was reported last, by name.
+
+    Raises:
+        ConfigError: an unknown form of reward; a device that is not there; a reference with another vocabulary; a
+            tokenizer without end or padding token; a model that has no room for a prompt.
+    """
+
+    CONFIG: ClassVar[type[RolloutConfig]]
+    """Class of the settings."""
+    HISTORY: ClassVar[Mapping[str, str]]
+    """Key of the returned history, and the metric of each iteration behind it."""
+    EVALUATION_HISTORY: ClassVar[Mapping[str, str]] = {
+        "eval_rewards": "validation/score_mean",
+        "eval_objective": "validation/objective",
+    }
+    """The same for each evaluation."""
+
+    config: PPOConfig | GRPOConfig
+
+    def __init__(
+        self,
+        config: PPOConfig | GRPOConfig,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        reward_fn: Reward | None = None,
+        model: CausalLM | None = None,
+        reference_model: CausalLM | None = None,
+        on_metrics: MetricSink = ignore_metrics,
+        on_samples: SampleSink = ignore_samples,
+        *,
+        reward_weights: Mapping[str, float] | None = None,
+    ):
+        if not isinstance(config, self.CONFIG):
+            raise ConfigError(f"Found a {type(config).__name__}, expected a {self.CONFIG.__name__}.")
+        self.config = config
+        self.on_metrics, self.on_samples = on_metrics, on_samples
+        self.tokenizer = tokenizer if tokenizer is not None else load_tokenizer(config.model_name)
+        self.chat = self.chat_format()
+        device = launched_processes().device or choose_device(config.device)
+        self.reward = reward_source_of(reward_fn, self.tokenizer, reward_weights, self.check_scores, str(device))
+        # Adapters and critic start from random weights.
+        with seeded(config.seed):
+            base_model, self.reference_model = load_policy(config, model, reference_model, device)
+            self.model = self.trained_module(base_model).to(device).eval()
+        require_own_tokens(base_model, self.chat)
+        self.longest_prompt = prompt_room(base_model, config)
+        self.training_client = AsyncTrainingClient(self.model, self.reference_model)
+        self.optimizer = torch.optim.AdamW(self.parameter_groups(), eps=config.adam_eps, fused=True)
+        self.guard = NonFiniteGuard(config.max_non_finite_steps)
+        self.kl_watch = NegativeKLWatch()
+        self.params = SamplingParams(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
+        self.iteration = self.best_step = 0
+        self.best_metrics: dict[str, float] = {}
+        self.final_metrics: dict[str, float] = {}
+        self._data_identity: dict[str, str] = {}
+
+    # What a subclass says.
+
+    @abstractmethod
+    def trained_module(self, base_model: CausalLM) -> nn.Module:
+        """What is trained: the language model itself, or a PPOModel around it."""
+
+    @abstractmethod
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The trained weights of self.model, as groups for AdamW."""
+
+    @abstractmethod
+    def learn(self, rollout: Rollout) -> dict[str, float]:
+        """Update the policy, once an iteration; returns the metrics of HISTORY that are not the rollout's, and more."""
+
+    def chat_format(self) -> ChatFormat:
+        """How the tokenizer writes prompts."""
+        return ChatFormat(self.tokenizer)
+
+    def check_scores(self, scores: Any, count: int, source: str) -> list[float]:
+        """The scores that a source returned for so many responses, where they are acceptable."""
+        return checked_scores(scores, count, source)
+
+    def extra_state(self) -> dict[str, Any]:
+        """JSON that the next iteration needs besides weights, optimizer and counts."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most have no such state
+        """Go on from extra_state()."""
+
+    def encode(self, prompts: Prompts) -> list[EncodedPrompt]:
+        """The prompts as tokens."""
+        return encode_prompts(prompts, self.chat, self.longest_prompt)
+
+    def choose(self, prompts: Sequence[EncodedPrompt], iteration: int) -> list[int]:
+        """Which prompts are answered in an iteration: batch_size indices."""
+        return choose_prompts(len(prompts), self.config.batch_size, iteration, self.config.seed)
+
+    def respond(self, prompts: Sequence[EncodedPrompt], params: SamplingParams, seeds: Sequence[int]) -> list[Response]:
+        """One response for each prompt of this process."""
+        return sample_responses(self.training_client, self.chat, prompts, params, seeds)
+
+    def score(
+        self, prompts: Sequence[EncodedPrompt], responses: Sequence[Response]
+    ) -> tuple[list[float], dict[str, list[float]]]:
+        """The score of each response of this process, and what it is made of; see score_responses."""
+        texts = [response.text for response in responses]
+        return score_responses(self.reward, prompts, texts, self.check_scores)
+
+    # What people call.
+
+    def train(
+        self,
+        prompts: Prompts,
+        num_iterations: int | None = None,
+        *,
+        validation_prompts: Prompts = (),
+        resume_dir: Path | None = None,
+    ) -> dict[str, list[float]]:
+        """Sample, judge and learn until num_iterations are done.
+
+        Args:
+            prompts: texts, or mappings with a `prompt`; the other keys reach the reward source as metadata.
+            num_iterations: of the whole run, those of earlier calls and of a checkpoint included; the config's when
+                None, and 0 trains nothing.
+            validation_prompts: evaluated every eval_every iterations; the best weights on them are kept.
+            resume_dir: folder for checkpoints. A complete one in it is resumed from: weights and metrics of the
+                remaining iterations are those of an uninterrupted run, bit for bit, where the reward source says the
+                same of the same responses.
+
+        Returns:
+            the keys of HISTORY with one value for each iteration of this call, and with validation prompts those of
+            EVALUATION_HISTORY with one for each evaluation.
+
+        Raises:
+            ConfigError: num_iterations is negative.
+            DataError: empty prompts, or a reward source that returns a wrong count or something not finite.
+            CheckpointError: resume_dir holds another run, or no whole checkpoint.
+            TrainingDiverged: max_non_finite_steps optimiser steps in a row had a non-finite loss or gradient.
+        """
+        total = self.config.num_iterations if num_iterations is None else num_iterations
+        if total < 0:
+            raise ConfigError(f"num_iterations={total}: expected at least 0.")
+        train_prompts = self.encode(prompts)
+        validation = self.encode(validation_prompts)[: self.config.eval_prompts] if len(validation_prompts) else []
+        self._data_identity = identity_of_data(train_prompts, validation)
+        folder = None if resume_dir is None else Path(resume_dir)
+        if folder:
+            self._take_up(folder)
+        if 0 < total <= self.iteration:
+            logger.warning("%d of %d iterations are done already; nothing is left to train.", self.iteration, total)
+        return self._run(total, train_prompts, validation, folder)
+
+    def evaluate(self, prompts: Prompts) -> dict[str, float]:
+        """Sample a response to each prompt, with fixed seeds; score, KL and length under `validation/` names."""
+        return self._evaluate(self.encode(prompts))
+
+    def generate_responses(
+        self,
+        prompts: Prompts,
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        *,
+        seed: int = 0,
+    ) -> list[str]:
+        """One sampled response for each prompt, as texts in the order of the prompts; nothing is scored.
+
+        Args:
+            prompts: texts, or mappings with a `prompt`.
+            max_new_tokens, temperature, top_k, top_p: as in the config, which they replace where they are given;
+                temperature 0 takes the most likely tokens.
+            seed: names the random stream; equal seeds give equal responses as long as the policy does not change.
+        """
+        given = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        params = replace(self.params, **changed)
+        encoded = self.encode(prompts)
+
+        def own(rows: list[int]) -> list[Response]:
+            return self.respond([encoded[row] for row in rows], params, self._seeds(("generate", seed), rows))
+
+        return [response.text for response in in_shares(self.training_client, len(encoded), own)]
+
+    def save_model(self, folder: Path) -> None:
+        """Write the policy and its tokenizer as an ordinary model folder, in one step. Adapters are merged into it."""
+
+        def save(model: nn.Module) -> None:
+            with publish(folder) as draft:
+                save_causal_lm(language_model_of(model), self.tokenizer, draft)
+
+        in_first_process(self.training_client, save)
+
+    def save_checkpoint(self, folder: Path) -> Path:
+        """Write everything that training needs to go on to `<folder>/step-<iteration>`, in one step; returns its path.
+
+        The last two checkpoints of a folder are kept.
+
+        Raises:
+            CheckpointError: a weight is not finite. Nothing was written.
+        """
+        state = {
+            "identity": self._run_identity | self._data_identity,
+            "iteration": self.iteration,
+            "guard": self.guard.state_dict(),
+            "best_step": self.best_step,
+            "best_metrics": self.best_metrics,
+            "extra": self.extra_state(),
+        }
+        return write_state(self.training_client, self.optimizer, Path(folder), self.iteration, state)
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Go on from a checkpoint: one that `save_checkpoint` wrote, or the newest whole one of a folder of them.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or it is of other settings, weights or data.
+        """
+        if not self._take_up(Path(folder)):
+            raise CheckpointError(f"{folder}: found no checkpoint, expected one that save_checkpoint wrote.")
+
+    def close(self) -> None:
+        """Stop the training client. Idempotent."""
+        self.training_client.shutdown()
+
+    def collect(self, prompts: Sequence[EncodedPrompt], indices: Sequence[int], purpose: tuple[str, int]) -> Rollout:
+        """Responses to the prompts at the indices, measured under policy, reference, critic and reward source.
+
+        Each process takes its share of the rows; the rollout is whole in all of them.
+
+        Args:
+            prompts: all prompts.
+            indices: which of them are answered; the rows of the rollout.
+            purpose: names the random stream of the rows, together with the seed.
+
+        Raises:
+            DataError: the reward source returned a wrong count, or a score that is not a finite number.
+        """
+        client, config, watch = self.training_client, self.config, Stopwatch()
+        chosen = [prompts[index] for index in indices]
+
+        def own(rows: list[int]) -> list[MeasuredResponse]:
+            asked = [chosen[row] for row in rows]
+            responses = self.respond(asked, self.params, self._seeds(purpose, rows))
+            watch.lap("sampling")
+            return measure_responses(
+                client,
+                self.chat,
+                asked,
+                responses,
+                self.score,
+                temperature=config.temperature,
+                missing_eos_score=config.missing_eos_score,
+                watch=watch,
+            )
+
+        rows = in_shares(client, len(chosen), own)
+        return rollout_of(chosen, indices, rows, pad_id=self.chat.pad_id, device=client.device, seconds=watch.seconds)
+
+    def _seeds(self, purpose: tuple[str, int], rows: Sequence[int]) -> list[int]:
+        return [stream_seed(self.config.seed, *purpose, row) for row in rows]
+
+    def _iterate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
+        rollout = self.collect(prompts, self.choose(prompts, self.iteration), ("rollout", self.iteration))
+        metrics = rollout_metrics(rollout)
+        if self.training_client.processes.is_first:
+            self.kl_watch.see(metrics["kl/ref_token_mean"])
+        started = time.perf_counter()
+        metrics |= self.learn(rollout)
+        metrics["time/update_s"] = time.perf_counter() - started
+        self.iteration += 1
+        return metrics
+
+    def _run(
+        self, total: int, prompts: list[EncodedPrompt], validation: list[EncodedPrompt], folder: Path | None
+    ) -> dict[str, list[float]]:
+        columns = {**self.HISTORY, **(self.EVALUATION_HISTORY if validation else {})}
+        reported: list[Mapping[str, float]] = []
+
+        def report(metrics: Mapping[str, float]) -> None:
+            reported.append(metrics)
+            self.final_metrics |= metrics
+            if self.training_client.processes.is_first:
+                self.on_metrics(self.iteration, metrics)
+
+        report({"progress/total_steps": float(total)})
+        if self.iteration == 0 and validation:
+            report(self._evaluate_and_keep_best(validation, folder))
+        while self.iteration < total:
+            metrics = self._iterate(prompts)
+            if validation and (self.iteration % self.config.eval_every == 0 or self.iteration == total):
+                metrics |= self._evaluate_and_keep_best(validation, folder)
+            report(metrics)
+            if folder and (self.iteration % self.config.save_every == 0 or self.iteration == total):
+                self.save_checkpoint(folder)
+        return {name: [each[metric] for each in reported if metric in each] for name, metric in columns.items()}
+
+    def _evaluate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
+        rollout = self.collect(prompts, range(len(prompts)), ("validation", 0))
+        if self.training_client.processes.is_first:
+            self.on_samples(self.iteration, sample_rows(rollout))
+        return validation_metrics(rollout, self.config.kl_penalty_coef)
+
+    def _evaluate_and_keep_best(self, prompts: list[EncodedPrompt], folder: Path | None) -> dict[str, float]:
+        """Evaluate; keep the weights when score less the configured KL penalty is the highest so far."""
+        metrics = self._evaluate(prompts)
+        if metrics["validation/objective"] > self.best_metrics.get("validation/objective", -math.inf):
+            self.best_step, self.best_metrics = self.iteration, metrics
+            if folder:
+                self.save_model(folder / BEST)
+        return metrics
+
+    @cached_property
+    def _run_identity(self) -> dict[str, Any]:
+        return identity_of_run(self.training_client, self.config)
+
+    def _take_up(self, folder: Path) -> bool:
+        """Go on from the newest checkpoint of a folder, if there is one."""
+        state = take_up_state(self.training_client, self.optimizer, folder, self._run_identity | self._data_identity)
+        if state is None:
+            return False
+        self.guard.load_state_dict(state["guard"])
+        self.load_extra_state(state["extra"])
+        self.best_step, self.best_metrics = state["best_step"], state["best_metrics"]
+        self.iteration = state["iteration"]
+        return True

@@ -1,0 +1,297 @@
+"""Group-relative policy optimisation with TRL's GRPOTrainer: its loss and its loop, on responses that we sample."""
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import datasets
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from rlcore.configs import GRPOConfig
+from rlcore.environments import EpisodeEnvironment
+from rlcore.errors import ConfigError, DataError
+from rlcore.grpo import GRPOTrainer
+from rlcore.models import save_causal_lm
+from rlcore.results import MetricSink, SampleSink, TrainResult, ignore_metrics, ignore_samples
+from rlcore.rollout import EncodedPrompt, Response, Reward
+from rlcore.run_folder import rows_sha256, weights_sha256
+from rlcore.streams import stream_seed
+from rlcore.trl_trainers.arguments import Plan, import_trl, refuse_settings, training_arguments
+from rlcore.trl_trainers.metrics import OPTIMISER_NAMES, ReportCallback, renamed
+from rlcore.trl_trainers.run import run
+
+METRIC_NAMES = {
+    "loss": "policy/total_loss",
+    "kl": "kl/ref_k3_token_mean",
+    "entropy": "policy/entropy_mean",
+    "clip_ratio/region_mean": "policy/clip_fraction",
+    "reward": "reward/score_mean",
+    "frac_reward_zero_std": "reward/zero_spread_fraction",
+    "completions/mean_length": "response/length_mean",
+    **OPTIMISER_NAMES,
+    "eval_reward": "validation/score_mean",
+    "eval_completions/mean_length": "validation/length_mean",
+}
+UNSUPPORTED = ("advantage_estimator", "max_update_kl", "max_non_finite_steps")
+LOSS_TYPES = {"token": "dapo", "sequence": "grpo", "constant": "dr_grpo"}
+"""TRL's name of each loss_normalization."""
+# Settings under which a resumed run still computes the same numbers.
+_FREE_SETTINGS = {"device", "num_iterations", "save_every"}
+_OBJECTIVE = "eval_objective"
+
+
+def train(
+    config: GRPOConfig,
+    data: datasets.DatasetDict | None,
+    output_dir: Path,
+    *,
+    reward: Reward | None = None,
+    reference: object = None,
+    environment: EpisodeEnvironment | None = None,
+    resume_dir: Path | None = None,
+    on_metrics: MetricSink = ignore_metrics,
+    on_samples: SampleSink = ignore_samples,
+) -> TrainResult:
+    """Train a policy on `data["train"]` prompts and publish the best one on `data["validation"]`, else the last one.
+
+    Responses, tools and scores come from rlcore.grpo; TRL chooses the prompts, computes advantages and loss, and
+    updates. One thing differs: the token mean divides by the mean number of tokens of an iteration's optimiser steps,
+    not by those of the step. A step of the trace is an iteration; its KL is that of the policies while updating, its
+    lengths leave out what tools answered.
+
+    Args:
+        config: settings. Those of UNSUPPORTED are refused unless they are at their defaults.
+        data: rows with a `prompt`; their other columns reach the reward source. None trains on the data set of the
+            environment.
+        output_dir: replaced by the new model folder, in one step.
+        reward: scores the responses, in any form of `reward_source_of`; by their length when None.
+        reference: refused; TRL reads it from config.model_name.
+        environment: brings prompts, scores and tools in place of a reward.
+        resume_dir: folder for checkpoints; a complete one in it is resumed from, bit for bit, as all lie between two
+            iterations.
+        on_metrics: sink for `reward/*`, `policy/*`, `response/*`, `validation/*` and `optim/*`.
+        on_samples: gets the responses of each evaluation.
+
+    Raises:
+        ConfigError: a setting has no counterpart, batch sizes do not divide each other, or see GRPOTrainer.
+        DataError: too few prompts for an iteration, or a reward source that returned something else than scores.
+        CheckpointError: resume_dir holds another run.
+        TrainingDiverged: a gradient is not finite.
+    """
+    refuse_settings(config, UNSUPPORTED, "GRPOTrainer")
+    steps = _steps_per_iteration(config)
+    if reference is not None:
+        raise ConfigError(
+            "Found a reference, but TRL's GRPOTrainer loads its own from model_name. Leave it out, or take the backend "
+            "'own'."
+        )
+    own = GRPOTrainer(config, reward_fn=reward, environment=environment)
+    # TRL keeps a reference of its own.
+    own.reference_model = own.training_client.reference_model = None
+    rollouts = _Rollouts(own, _prompts_of(own, data), steps, on_samples)
+    plan = _plan_of(config, steps, resume_dir, has_validation=bool(rollouts.prompts["validation"]))
+    trl = import_trl()
+
+    def make_trainer(folder: Path) -> Trainer:
+        return trl.GRPOTrainer(
+            model=own.model,
+            reward_funcs=[score],
+            args=_arguments(trl.GRPOConfig, config, plan, folder),
+            train_dataset=rollouts.names("train"),
+            eval_dataset=rollouts.names("validation") if plan.eval_every else None,
+            processing_class=own.tokenizer,
+            rollout_func=rollouts.sample,
+            callbacks=[_Evaluation(rollouts, config.kl_penalty_coef)],
+        )
+
+    try:
+        return run(
+            make_trainer,
+            partial(save_causal_lm, own.model, own.tokenizer),
+            plan,
+            {
+                "config": config.model_dump(mode="json", exclude=_FREE_SETTINGS),
+                "prompts": rollouts.sha256(),
+                "start": weights_sha256(own.model.named_parameters()),
+            },
+            ReportCallback(on_metrics, partial(_translated, kl_coef=config.kl_penalty_coef), steps),
+            model=own.model,
+            output_dir=Path(output_dir),
+            resume_dir=resume_dir,
+        )
+    finally:
+        own.close()
+
+
+def score(prompts: list[str], completions: list[str], score: list[float], **_: Any) -> list[float]:
+    """TRL's reward function: what the rollout has already scored."""
+    return score
+
+
+class _Rollouts:
+    """What TRL's trainer learns from, sampled and scored by our own.
+
+    Rows of a data set are names of prompts, as TRL hands nothing else on.
+    """
+
+    def __init__(
+        self,
+        own: GRPOTrainer,
+        prompts: Mapping[str, list[EncodedPrompt]],
+        steps_per_iteration: int,
+        on_samples: SampleSink,
+    ):
+        self.own, self.prompts, self.on_samples = own, prompts, on_samples
+        self.steps_per_iteration = steps_per_iteration
+        self._read: list[dict[str, Any]] = []
+
+    def names(self, split: str) -> datasets.Dataset:
+        """The rows of a split."""
+        return datasets.Dataset.from_dict({"prompt": [f"{split}/{row}" for row in range(len(self.prompts[split]))]})
+
+    def sha256(self) -> dict[str, str]:
+        """Hashes of the prompts with all their columns, by split."""
+        return {
+            split: rows_sha256([prompt.ids, dict(prompt.metadata)] for prompt in prompts)
+            for split, prompts in self.prompts.items()
+        }
+
+    def sample(self, names: list[str], trainer: Trainer) -> dict[str, Any]:
+        """Responses to the named prompts, each name once for each response, in TRL's form, with their scores."""
+        own = self.own
+        split = names[0].partition("/")[0]
+        rows = [int(name.partition("/")[2]) for name in names]
+        asked = [self.prompts[split][row] for row in rows]
+        responses = own.respond(asked, own.params, self._seeds(split, rows, trainer))
+        scores, _ = own.score(asked, responses)
+        missing = own.config.missing_eos_score
+        if missing is not None:
+            scores = [
+                value if response.terminated else missing for value, response in zip(scores, responses, strict=True)
+            ]
+        if split == "validation":
+            self._read += map(_readable, asked, responses, scores)
+        return {
+            "prompt_ids": [prompt.ids for prompt in asked],
+            "completion_ids": [response.ids for response in responses],
+            "env_mask": [[int(sampled) for sampled in response.sampled] for response in responses],
+            "logprobs": None,
+            "score": scores,
+        }
+
+    def hand_over(self, step: int) -> None:
+        """Give the responses of an evaluation to `on_samples`."""
+        rows, self._read = self._read, []
+        processes = self.own.training_client.processes
+        everything = list(chain(*processes.gather(rows)))
+        if processes.is_first:
+            self.on_samples(step // self.steps_per_iteration, everything)
+
+    def _seeds(self, split: str, rows: list[int], trainer: Trainer) -> list[int]:
+        """Streams that depend on the iteration and the row, not on what was drawn before."""
+        seed = self.own.config.seed
+        if split == "validation":
+            return [stream_seed(seed, split, 0, row) for row in rows]
+        iteration = trainer.state.global_step // self.steps_per_iteration
+        first = trainer.accelerator.process_index * len(rows)
+        return [stream_seed(seed, "rollout", iteration, first + row) for row in range(len(rows))]
+
+
+class _Evaluation(TrainerCallback):
+    """The objective by which the best step is chosen, and the responses behind it."""
+
+    def __init__(self, rollouts: _Rollouts, kl_coef: float):
+        self.rollouts, self.kl_coef = rollouts, kl_coef
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        metrics = kwargs["metrics"]
+        metrics[_OBJECTIVE] = _translated(metrics, self.kl_coef)["validation/objective"]
+        self.rollouts.hand_over(state.global_step)
+
+
+def _translated(logs: Mapping[str, Any], kl_coef: float) -> dict[str, float]:
+    metrics = renamed(METRIC_NAMES)(logs)
+    for prefix, topic in (("", "response"), ("eval_", "validation")):
+        if f"{prefix}completions/clipped_ratio" in logs:
+            metrics[f"{topic}/eos_fraction"] = 1 - logs[f"{prefix}completions/clipped_ratio"]
+    if "validation/score_mean" in metrics:
+        # k3 per token times tokens per response
+        kl = logs.get("eval_kl", 0.0) * metrics["validation/length_mean"]
+        metrics["validation/ref_sequence_mean"] = kl
+        metrics["validation/objective"] = metrics["validation/score_mean"] - kl_coef * kl
+    return metrics
+
+
+def _steps_per_iteration(config: GRPOConfig) -> int:
+    rows_per_step = config.mini_batch_size * config.gradient_accumulation_steps
+    if config.batch_size % rows_per_step:
+        raise ConfigError(
+            f"batch_size={config.batch_size}: TRL's GRPOTrainer takes whole optimiser steps of mini_batch_size * "
+            f"gradient_accumulation_steps = {rows_per_step} responses. Use a multiple of {rows_per_step}."
+        )
+    return config.batch_size // rows_per_step * config.grpo_epochs
+
+
+def _prompts_of(own: GRPOTrainer, data: datasets.DatasetDict | None) -> dict[str, list[EncodedPrompt]]:
+    rows: Any = own.environment_prompts() if data is None else data["train"]
+    validation: Any = () if data is None else data.get("validation", ())
+    prompts = {
+        "train": own.encode(rows),
+        "validation": own.encode(validation)[: own.config.eval_prompts] if len(validation) else [],
+    }
+    needed = own.config.batch_size // own.config.num_generations
+    if len(prompts["train"]) < needed:
+        raise DataError(
+            f"Found {len(prompts['train'])} prompts, expected at least the {needed} of an iteration, batch_size / "
+            "num_generations. Pass more, or lower batch_size."
+        )
+    return prompts
+
+
+def _plan_of(config: GRPOConfig, steps: int, resume_dir: Path | None, *, has_validation: bool) -> Plan:
+    """All intervals are whole iterations: TRL keeps no responses in a checkpoint, so it could not go on within one."""
+    return Plan(
+        total_steps=config.num_iterations * steps,
+        batch_size=config.mini_batch_size,
+        logging_steps=steps,
+        save_every=None if resume_dir is None else config.save_every * steps,
+        eval_every=config.eval_every * steps if has_validation else None,
+        best_metric=_OBJECTIVE,
+    )
+
+
+def _arguments(arguments: Any, config: GRPOConfig, plan: Plan, folder: Path) -> Any:
+    common = training_arguments(config, plan, folder, config.device)
+    batches = config.batch_size // config.mini_batch_size
+    return arguments(
+        **common | {"per_device_eval_batch_size": common["per_device_eval_batch_size"] * batches},
+        lr_scheduler_type="constant",
+        adam_epsilon=config.adam_eps,
+        steps_per_generation=batches,
+        num_generations=config.num_generations,
+        num_generations_eval=1,
+        num_iterations=config.grpo_epochs,
+        max_completion_length=config.max_new_tokens,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        beta=config.kl_penalty_coef,
+        use_bias_correction_kl=False,
+        epsilon=config.clip_ratio,
+        loss_type=LOSS_TYPES[config.loss_normalization],
+        scale_rewards=config.advantage_scaling,
+        mask_truncated_completions=config.mask_truncated,
+        disable_dropout=True,
+    )
+
+
+def _readable(prompt: EncodedPrompt, response: Response, score: float) -> dict[str, Any]:
+    return {
+        "prompt": prompt.text,
+        "response": response.text,
+        "finished": response.terminated,
+        "score": score,
+        **prompt.metadata,
+    }

@@ -1,0 +1,169 @@
+"""One run of a TRL trainer from its first step, or from a checkpoint, to the published folder."""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets
+import peft
+import torch
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from rlcore.checkpoint import publish, refuse_non_finite
+from rlcore.errors import TrainingDiverged
+from rlcore.processes import launched_processes
+from rlcore.results import TrainResult
+from rlcore.run_folder import checkpoint_folder, require_same_run
+from rlcore.trl_trainers.arguments import Plan
+from rlcore.trl_trainers.metrics import ReportCallback
+
+COMPLETE, IDENTITY, STATE = "complete", "identity.json", "trainer_state.json"
+
+
+class _Checkpoints(TrainerCallback):
+    """Save an evaluated step that is the best so far, and mark a checkpoint once all its files are written.
+
+    A save that was killed is never marked, so it is never resumed from.
+    """
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        value, best = kwargs["metrics"][args.metric_for_best_model], state.best_metric
+        if best is None or (value > best if args.greater_is_better else value < best):
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            (Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+
+
+class _FiniteGradients(TrainerCallback):
+    """Stop before a gradient that is no number gets into weights and checkpoints."""
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        gradients = [weight.grad for weight in kwargs["model"].parameters() if weight.grad is not None]
+        if not bool(torch.nn.utils.get_total_norm(gradients).isfinite()):
+            raise TrainingDiverged(
+                f"Optimiser step {state.global_step + 1}: the gradient is not finite, expected numbers. The last "
+                "checkpoint is untouched; lower the learning rate."
+            )
+
+
+def run(
+    make_trainer: Callable[[Path], Trainer],
+    save: Callable[[Path], None],
+    plan: Plan,
+    identity: Mapping[str, Any],
+    report: ReportCallback,
+    *,
+    model: PreTrainedModel | peft.PeftModel,
+    output_dir: Path,
+    resume_dir: Path | None,
+) -> TrainResult:
+    """Train what is left of a run, go back to its best evaluated step, and publish the model.
+
+    Args:
+        make_trainer: from a folder for checkpoints to the trainer of `model`.
+        save: writes the trained model into a folder.
+        plan: as the trainer was told.
+        identity: what must be the same for a checkpoint to belong to this run; plain JSON.
+        report: gets the logs.
+        model: trained in place.
+        output_dir: replaced as a whole at the end.
+        resume_dir: folder for checkpoints; a complete one in it is resumed from. None leaves nothing but the model.
+
+    Raises:
+        CheckpointError: resume_dir holds another run, or a trained weight is not finite.
+        TrainingDiverged: a gradient is not finite.
+    """
+    processes = launched_processes()
+    if processes.is_first:
+        report.on_metrics(0, {"progress/total_steps": float(plan.total_steps // report.steps_per_point)})
+    state = TrainerState()
+    with checkpoint_folder(resume_dir, output_dir) as own_folder:
+        folder = processes.gather(own_folder)[0]
+        start = processes.on_first(lambda: _claim(folder, identity))
+        if start is not None and _step_of(start) >= plan.total_steps:
+            # The transformers loop would take one step more.
+            state = TrainerState.load_from_json(str(start / STATE))
+            _load_weights(model, start)
+        elif plan.total_steps:
+            with _without_progress_bars():
+                trainer = make_trainer(folder)
+            trainer.remove_callback(PrinterCallback)
+            for callback in (report, _Checkpoints(), _FiniteGradients()):
+                trainer.add_callback(callback)
+            trainer.train(resume_from_checkpoint=None if start is None else str(start))
+            state = trainer.state
+        best_step = state.best_global_step or state.global_step
+        if best_step != state.global_step:
+            _load_weights(model, folder / f"checkpoint-{best_step}")
+        refuse_non_finite("The trained model", model.state_dict())
+        processes.on_first(lambda: _publish(save, output_dir))
+    final, best = (report.newest(state.log_history, step) for step in (state.global_step, best_step))
+    return TrainResult(output_dir, best_step // report.steps_per_point, final, best)
+
+
+@contextlib.contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Hide the bars of data sets, which TRL prepares a second time."""
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
+
+def _claim(folder: Path, identity: Mapping[str, Any]) -> Path | None:
+    """The newest checkpoint, if it is this run's; without any, write down whose the folder is."""
+    path = folder / IDENTITY
+    newest = _newest_complete(folder)
+    if newest is not None:
+        require_same_run(path, json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}, identity)
+        return newest
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(identity, indent=1), encoding="utf-8")
+    draft.replace(path)
+    return None
+
+
+def _newest_complete(folder: Path) -> Path | None:
+    """The newest checkpoint that was written to its end; half-written ones are removed."""
+    complete = []
+    for checkpoint in folder.glob("checkpoint-*"):
+        if (checkpoint / COMPLETE).exists():
+            complete.append(checkpoint)
+        else:
+            shutil.rmtree(checkpoint)
+    return max(complete, key=_step_of, default=None)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1])
+
+
+def _load_weights(model: PreTrainedModel | peft.PeftModel, checkpoint: Path) -> None:
+    if isinstance(model, peft.PeftModel):
+        model.load_adapter(str(checkpoint), model.active_adapter)
+        return
+    model.load_state_dict(type(model).from_pretrained(checkpoint, dtype=model.dtype).state_dict())
+
+
+def _publish(save: Callable[[Path], None], output_dir: Path) -> None:
+    with publish(output_dir) as draft:
+        save(draft)

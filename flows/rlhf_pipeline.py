@@ -5,6 +5,7 @@ from typing import Any
 from prefect import flow
 
 from tasks.orchestration import (
+    PipelineRun,
     demo_data,
     evaluate,
     gate,
@@ -16,6 +17,7 @@ from tasks.orchestration import (
     sft,
     validate,
 )
+from tasks.records.versioning import StageFacts
 
 
 @flow(name="rlhf-pipeline")
@@ -33,12 +35,16 @@ def rlhf_pipeline(
         A summary: facts of each stage, the evaluation, the gate's verdict, the registered version.
     """
     with pipeline_run(params_file, sets or [], force or []) as run:
-        raw = [demo_data(run)] if run.generates_data else []
-        data = validate(run, *raw)
-        start = sft(run, data)
-        judge = reward(run, data, start)
-        trained = policy(run, data, start, judge)
-        evaluated = evaluate(run, data, start, judge, trained)
-        report = gate(run, evaluated)
+        report = gate(run, measured_policy(run))
         version = register(run, report)
         return publish(run, report, version)
+
+
+def measured_policy(run: PipelineRun) -> StageFacts:
+    """The stages, from data to a measured policy."""
+    raw = [demo_data(run)] if run.generates_data else []
+    data = validate(run, *raw)
+    start = sft(run, data)
+    judge = reward(run, data, start)
+    trained = policy(run, data, start, judge)
+    return evaluate(run, data, start, judge, trained)

@@ -67,6 +67,7 @@ _HOMES = {
     ),
     "rlcore.reward_functions": (
         "REWARD_FUNCTIONS",
+        "WeightedSum",
         "answer_value",
         "answers_equal",
         "as_reward_source",

@@ -1,8 +1,8 @@
 """Checkpoints of a trainer and finished model folders: whole or absent, never half, and no pickle.
 
 A checkpoint is a folder `step-<step>` with one `<name>.safetensors` for each group of tensors, `state.json` and
-`manifest.json` (size and sha256 of every file). It is written beside its place, flushed to disk and renamed. Only one
-process may write into a folder of checkpoints.
+`manifest.json` (size and sha256 of every file, and its own). It is written beside its place, flushed to disk and
+renamed. Only one process may write into a folder of checkpoints.
 """
 
 import contextlib
@@ -23,11 +23,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlcore.errors import CheckpointError, ConfigError
+from rlcore.health import refuse_non_finite
 
 logger = logging.getLogger(__name__)
 
 _STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]*)")
 _ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_OURS = ("config.json", "adapter_config.json", "manifest.json")  # of a model, adapters, a checkpoint
 _OS_ERROR = re.compile(r"os error (\d+)")
 
 
@@ -64,7 +66,7 @@ def save_checkpoint(
         max_kept: how many of the newest stay, at least 1.
 
     Raises:
-        ConfigError: a group name is not a plain word, or step or max_kept is out of range. Nothing was written.
+        ConfigError: a group's name is no plain word, a value no dense tensor, step or max_kept not as above.
         CheckpointError: a tensor holds NaN or infinity, or the state is no JSON. Nothing was written.
         OSError: the disk is full or fails. Earlier checkpoints are untouched.
     """
@@ -74,6 +76,9 @@ def save_checkpoint(
     for leftover in folder.glob(".step-*.tmp"):
         shutil.rmtree(leftover)
     destination = folder / f"step-{step}"
+    if destination.is_dir() and not (destination / "manifest.json").is_file():
+        # Damaged, and without the file that tells publish() what it is.
+        _remove_step(folder, step)
     write_checkpoint(destination, step, tensors, state)
     _remove_old(folder, step, keep, max_kept)
     return destination
@@ -89,7 +94,7 @@ def write_checkpoint(
         step, tensors, state: as in save_checkpoint.
 
     Raises:
-        ConfigError, CheckpointError, OSError: as in save_checkpoint. What was there is untouched.
+        ConfigError, CheckpointError, OSError: see save_checkpoint and publish. What was there is untouched.
     """
     _refuse_bad_arguments(step, tensors)
     for name, group in tensors.items():
@@ -107,13 +112,15 @@ def latest_checkpoint(folder: Path) -> Path | None:
     Whole means: every file of the manifest is there with its size and sha256. Others are skipped with a warning.
 
     Raises:
-        CheckpointError: there are checkpoints and none of them is whole. A fresh start would hide the loss.
+        CheckpointError: it is a file, or none of its checkpoints is whole. A fresh start would hide the loss.
     """
     folder = Path(folder)
+    _refuse_file(folder)
     if not folder.is_dir():
         return None
     for old in folder.glob(".step-*.old"):
         _finish_swap(old)
+    _remove_unwanted(folder)
     steps = sorted(_steps(folder), reverse=True)
     for step in steps:
         path = folder / f"step-{step}"
@@ -150,17 +157,51 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 @contextlib.contextmanager
 def publish(destination: Path) -> Iterator[Path]:
+    """`swapped_in` for a folder that a user named: what is neither model nor checkpoint is not replaced.
+
+    Raises:
+        ConfigError, CheckpointError, OSError: see require_replaceable and swapped_in. What was there is untouched.
+    """
+    require_replaceable(destination)
+    with swapped_in(destination) as draft:
+        yield draft
+
+
+def require_replaceable(destination: Path) -> None:
+    """Let a folder pass that a model or a checkpoint may take the place of, as it does with everything in the old one.
+
+    Raises:
+        ConfigError: it is the working directory or one above it, or holds something and no model or checkpoint.
+        CheckpointError: it is a file.
+    """
+    place = Path(destination).resolve()
+    _refuse_file(place)
+    if Path.cwd().is_relative_to(place):
+        raise ConfigError(
+            f"{str(destination)!r}: found the working directory or one above it, which the result would replace. "
+            "Name a folder of its own."
+        )
+    if place.is_dir() and any(place.iterdir()) and not any((place / name).is_file() for name in _OURS):
+        raise ConfigError(
+            f"{str(destination)!r}: found a folder that holds neither a model nor a checkpoint, which the result would "
+            "replace. Name another folder, or move it away."
+        )
+
+
+@contextlib.contextmanager
+def swapped_in(destination: Path) -> Iterator[Path]:
     """Yield an empty folder that takes the place of `destination` once everything in it is on disk.
 
-    The old folder stays until then. After an exception the new one is removed and `destination` is as it was. A kill
-    between the two renames leaves the old folder as `.<name>.old`; the next call puts it back.
+    For folders that are the library's own; `publish` is for others. The old folder stays until then. After an exception
+    the new one is removed and `destination` is as it was. A kill between the two renames leaves the old folder as
+    `.<name>.old`; the next call puts it back.
 
     Raises:
         CheckpointError: destination is a file.
+        OSError: the disk is full or fails.
     """
     destination = Path(destination).resolve()
-    if destination.exists() and not destination.is_dir():
-        raise CheckpointError(f"{destination}: found a file, expected a folder or nothing. Move it away.")
+    _refuse_file(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
     old, temporary = (destination.with_name(f".{destination.name}.{end}") for end in ("old", "tmp"))
     _finish_swap(old)
@@ -168,7 +209,8 @@ def publish(destination: Path) -> Iterator[Path]:
         shutil.rmtree(temporary)
     temporary.mkdir()
     try:
-        yield temporary
+        with told_as_os_error(destination):
+            yield temporary
         _sync_tree(temporary)
         if destination.exists():
             destination.rename(old)
@@ -186,9 +228,6 @@ def write_tensors(
 
     Returns:
         For each name that was left out, the name of the tensor it is one with.
-
-    Raises:
-        OSError: the disk is full or fails.
     """
     kept: dict[str, Tensor] = {}
     first_name: dict[tuple[Any, ...], str] = {}
@@ -205,14 +244,20 @@ def write_tensors(
         copy = tensor.detach().clone if storage in storages else tensor.detach().contiguous
         kept[name] = copy(memory_format=torch.contiguous_format)
         storages.add(storage)
+    save_file(kept, path, metadata={"format": "pt", **(metadata or {})})
+    return aliases
+
+
+@contextlib.contextmanager
+def told_as_os_error(path: Path) -> Iterator[None]:
+    """Make an OSError of what safetensors and tokenizers raise, who name an error of the system in the text alone."""
     try:
-        save_file(kept, path, metadata={"format": "pt", **(metadata or {})})
-    except SafetensorError as error:
+        yield
+    except Exception as error:
         number = _OS_ERROR.search(str(error))
-        if number is None:
+        if isinstance(error, OSError) or number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    return aliases
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -229,20 +274,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def refuse_non_finite(owner: str, tensors: Mapping[str, Tensor]) -> None:
-    """Let tensors pass that hold finite numbers only.
-
-    Raises:
-        CheckpointError: one holds NaN or infinity. Names it after its owner.
-    """
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(
-                f"{owner}/{name} holds NaN or infinity, expected finite numbers, so nothing was written. "
-                "The earlier checkpoint is kept; lower the learning rate and resume from it."
-            )
-
-
 def sync(path: Path) -> None:
     """Wait until a file or a folder's list of names is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -252,59 +283,21 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Split an optimizer's state into tensors and JSON, exactly. `unpack_optimizer` is the inverse."""
-    packed = optimizer.state_dict()
-    tensors: dict[str, Tensor] = {}
-    scalars = {str(index): _split(entries, f"state.{index}.", tensors) for index, entries in packed["state"].items()}
-    groups = [_split(group, f"group.{index}.", tensors) for index, group in enumerate(packed["param_groups"])]
-    return tensors, {"groups": groups, "scalars": scalars}
-
-
-def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Put back what `pack_optimizer` took out of an optimizer over the same parameters.
-
-    Raises:
-        CheckpointError: the number of parameters of a group, or the shape of one, is another.
-    """
-    current = optimizer.state_dict()["param_groups"]
-    found = [len(group["params"]) for group in state["groups"]]
-    expected = [len(group["params"]) for group in current]
-    if found != expected:
-        raise CheckpointError(
-            f"Optimizer state for {found} parameters a group, expected {expected}. "
-            "Resume with the settings the run began with, or start anew."
-        )
-    groups = [
-        {key: tuple(value) if isinstance(current[index].get(key), tuple) else value for key, value in group.items()}
-        for index, group in enumerate(state["groups"])
-    ]
-    entries = {int(index): dict(scalars) for index, scalars in state["scalars"].items()}
-    for name, tensor in tensors.items():
-        kind, index, key = name.split(".", 2)
-        (entries if kind == "state" else groups)[int(index)][key] = tensor.clone()
-    _refuse_other_shapes(optimizer, entries)
-    optimizer.load_state_dict({"state": entries, "param_groups": groups})
-
-
 def _refuse_bad_arguments(step: int, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-    if step < 0:
-        raise ConfigError(f"step={step}: expected at least 0.")
-    for name in tensors:
-        if not _ENTRY_NAME.fullmatch(name):
-            raise ConfigError(f"Group of tensors {name!r}: expected letters, digits, _ and - only. It names a file.")
+    if type(step) is not int or step < 0:
+        raise ConfigError(f"step={step!r}: expected a whole number, at least 0.")
+    for group, entries in tensors.items():
+        if not _ENTRY_NAME.fullmatch(group):
+            raise ConfigError(f"Group of tensors {group!r}: expected letters, digits, _ and - only. It names a file.")
+        for name, value in entries.items():
+            if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta:
+                kind = f"{value.layout} on {value.device}" if isinstance(value, Tensor) else type(value).__name__
+                raise ConfigError(f"{group}/{name}: found {kind}, expected a dense tensor with numbers in it.")
 
 
-def _refuse_other_shapes(optimizer: torch.optim.Optimizer, entries: Mapping[int, Mapping[str, Any]]) -> None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for index, entry in entries.items():
-        for key, value in entry.items():
-            # Optimizers keep a step count, which is a scalar, and moments, which have the parameter's shape.
-            if isinstance(value, Tensor) and value.dim() and value.shape != parameters[index].shape:
-                raise CheckpointError(
-                    f"Optimizer state {key} of parameter {index} has shape {tuple(value.shape)}, "
-                    f"expected {tuple(parameters[index].shape)}. Resume with the model the run began with."
-                )
+def _refuse_file(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise CheckpointError(f"{path}: found a file, expected a folder or nothing. Move it away.")
 
 
 def _as_json(step: int, state: Mapping[str, object]) -> str:
@@ -314,16 +307,16 @@ def _as_json(step: int, state: Mapping[str, object]) -> str:
         raise CheckpointError(f"State of step {step}: {error}. Keep text, finite numbers, lists, mappings.") from error
 
 
-def _split(entries: Mapping[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Move the tensors of entries into `tensors` under the prefix; return the rest."""
-    tensors |= {prefix + key: value.detach() for key, value in entries.items() if isinstance(value, Tensor)}
-    return {key: value for key, value in entries.items() if not isinstance(value, Tensor)}
-
-
 def _write_manifest(folder: Path, step: int, aliases: Mapping[str, Mapping[str, str]]) -> None:
     files = {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in sorted(folder.iterdir())}
-    text = json.dumps({"step": step, "files": files, "aliases": aliases}, indent=1)
+    manifest = {"step": step, "files": files, "aliases": aliases}
+    text = json.dumps({**manifest, "sha256": _sha256_of(manifest)}, indent=1)
     (folder / "manifest.json").write_text(text, encoding="utf-8")
+
+
+def _sha256_of(manifest: Mapping[str, Any]) -> str:
+    """Of what a manifest says beside this hash."""
+    return hashlib.sha256(json.dumps({**manifest, "sha256": ""}, sort_keys=True).encode()).hexdigest()
 
 
 def _fault(path: Path) -> str | None:
@@ -334,11 +327,13 @@ def _fault(path: Path) -> str | None:
         manifest = _read_json(path / "manifest.json")
         expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
         groups = {f"{name}.safetensors" for name in manifest["aliases"]}
-        int(manifest["step"])
+        own_sha256 = manifest["sha256"]
     except (CheckpointError, KeyError, TypeError, AttributeError) as error:
         return f"the manifest cannot be read ({error!r})"
     if not all(Path(name).name == name for name in expected) or groups | {"state.json"} != set(expected):
         return "the manifest does not list state.json and the groups of tensors"
+    if own_sha256 != _sha256_of(manifest):
+        return "the manifest does not have its own sha256"
     for name, (size, digest) in expected.items():
         file = path / name
         if not file.is_file():
@@ -353,7 +348,7 @@ def _fault(path: Path) -> str | None:
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, IsADirectoryError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}, expected JSON. Use another checkpoint.") from error
 
 
@@ -363,14 +358,27 @@ def _sha256(path: Path) -> str:
 
 
 def _steps(folder: Path) -> list[int]:
-    return [int(match[1]) for path in folder.iterdir() if (match := _STEP_FOLDER.fullmatch(path.name))]
+    names = [path.name for path in folder.iterdir() if path.is_dir()]
+    return [int(match[1]) for name in names if (match := _STEP_FOLDER.fullmatch(name))]
 
 
 def _remove_old(folder: Path, step: int, keep: Collection[int], max_kept: int) -> None:
     steps = _steps(folder)
     newest = sorted(number for number in steps if number <= step)[-max_kept:]
     for number in set(steps) - set(newest) - set(keep):
-        shutil.rmtree(folder / f"step-{number}")
+        _remove_step(folder, number)
+
+
+def _remove_step(folder: Path, step: int) -> None:
+    """Remove a checkpoint, renamed first: a kill leaves no half one under a name that counts."""
+    _remove_unwanted(folder)
+    (folder / f"step-{step}").rename(folder / f".step-{step}.unwanted")
+    _remove_unwanted(folder)
+
+
+def _remove_unwanted(folder: Path) -> None:
+    for path in folder.glob(".step-*.unwanted"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _finish_swap(old: Path) -> None:

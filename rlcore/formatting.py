@@ -3,8 +3,11 @@
 Prompt and response are encoded apart and their ids joined, so no token spans the border and the response mask is exact.
 """
 
+import logging
 import os.path
+import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 from jinja2 import TemplateError
@@ -21,6 +24,12 @@ _ANCHORS = ("\n", "0", ";", "a")
 _START_MARKS = ("▁", "Ġ")
 # Stands for what a policy said in its turn.
 _TURN = "turn"
+# Half of a character of two UTF-16 units; whole ones are one character in Python.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_ID_LIMIT = 2**32
+"""Tokenizers count in 32 bits."""
+
+logger = logging.getLogger(__name__)
 
 
 class ChatFormat:
@@ -65,14 +74,16 @@ class ChatFormat:
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Ids up to where the response begins: the chat template with its generation prompt, else the bare text.
 
-        A BOS token comes once, from whoever writes it; an end token that the tokenizer appends to texts is dropped.
+        A BOS token comes once, from whoever writes it; an end token that the tokenizer appends to texts is dropped. A
+        system message that the template refuses or ignores is put in front of the first question, with one warning.
 
         Raises:
-            DataError: the template rejects the messages, the last of them is the assistant's, or there is no template.
+            DataError: the template rejects the messages, the last of them is the assistant's, or there is no template;
+                a message has no role or no content that is text; see also require_text.
         """
         if self.tokenizer.chat_template is None:
-            return self._encode_text(prompt)
-        messages = _messages(prompt)
+            return self._prompt_ids(prompt)
+        messages = self._with_system_shown(_messages(prompt))
         if not messages or messages[-1].get("role") == "assistant":
             raise DataError(f"Found the messages {messages!r}. Expected a prompt whose last message is the user's.")
         try:
@@ -99,7 +110,7 @@ class ChatFormat:
             ConfigError: the template rejects the results, or writes the turn in front of them otherwise than it was
                 sampled.
         """
-        return self._ids_behind(self._text_behind_turn(_messages(prompt), results))
+        return self._ids_behind(self._text_behind_turn(self._with_system_shown(_messages(prompt)), results))
 
     def require_tool_results(self) -> None:
         """Let a chat template pass that can go on with a tool's result behind a turn.
@@ -118,8 +129,21 @@ class ChatFormat:
                 "The chat template writes the same whatever a tool answered. Use a template that knows the role `tool`."
             )
 
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of a whole text as the tokenizer writes it, without the chat template.
+
+        Raises:
+            DataError: see require_text.
+        """
+        require_text(text)
+        return cast(list[int], self.tokenizer(text)["input_ids"])
+
     def encode_response(self, text: str) -> list[int]:
-        """Ids of a response as they follow a prompt: no BOS, no end token, no blank that is not in the text."""
+        """Ids of a response as they follow a prompt: no BOS, no end token, no blank that is not in the text.
+
+        Raises:
+            DataError: see require_text.
+        """
         ids = self._ids_behind(text)
         while ids and ids[-1] == self.end_id:
             ids.pop()
@@ -143,7 +167,7 @@ class ChatFormat:
 
         Raises:
             ConfigError: max_prompt_length is not within 1 .. max_length - 1.
-            DataError: see encode_prompt.
+            DataError: see encode_prompt and require_text.
         """
         kept = max_length // 2 if max_prompt_length is None else max_prompt_length
         if not 1 <= kept < max_length:
@@ -164,7 +188,14 @@ class ChatFormat:
         return prompt_ids[len(prompt_ids) - limit :]
 
     def decode_response(self, ids: Sequence[int]) -> str:
-        """Text of response ids. Only end, padding and BOS tokens are dropped; other special tokens stay as text."""
+        """Text of response ids. Only end, padding and BOS tokens are dropped; other special tokens stay as text.
+
+        Raises:
+            DataError: an id is negative or has more than 32 bits.
+        """
+        for token in ids:
+            if not 0 <= int(token) < _ID_LIMIT:
+                raise DataError(f"Found the token id {int(token)}, expected ids of the tokenizer, from 0 on.")
         dropped = (self.end_id, self.pad_id, self.bos_id)
         kept = [int(token) for token in ids if int(token) not in dropped]
         if not self._marks_start:
@@ -173,17 +204,44 @@ class ChatFormat:
         anchor = self._plain_ids(_ANCHORS[-1])
         return self._decode(anchor + kept)[len(self._decode(anchor)) :]
 
-    def _encode_text(self, prompt: Prompt) -> list[int]:
-        if not isinstance(prompt, str):
+    def _prompt_ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, list):
             raise DataError(
                 f"Found messages, {prompt!r}, but the tokenizer has no chat template. Pass text, or give it a template."
             )
-        ids = cast(list[int], self.tokenizer(prompt)["input_ids"])
+        ids = self.encode_text(prompt)
         if len(ids) > 1 and ids[-1] == self.tokenizer.eos_token_id:
             ids = ids[:-1]
         if not ids:
             raise DataError("Found a prompt without a token. Expected text, as the tokenizer writes no BOS token.")
         return ids
+
+    def _with_system_shown(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+        """Messages that the template shows whole: a system text moves into the first question where it has to."""
+        roles = [message.get("role") for message in messages[:2]]
+        if roles != ["system", "user"] or self._shows_system:
+            return messages
+        system, question, *rest = messages
+        return [{**question, "content": f"{system['content']}\n\n{question['content']}"}, *rest]
+
+    @cached_property
+    def _shows_system(self) -> bool:
+        """Whether the template writes a system message; asked once, and said once where it does not."""
+        question = {"role": "user", "content": _TURN}
+        settings: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
+        try:
+            texts = {
+                self.tokenizer.apply_chat_template([{"role": "system", "content": content}, question], **settings)
+                for content in ("1", "2")
+            }
+        except TemplateError:
+            texts = set()
+        if len(texts) == 2:
+            return True
+        logger.warning(
+            "The chat template knows no system role: system messages are put in front of the first question instead."
+        )
+        return False
 
     def _require_shown_tools(self) -> None:
         if self.tokenizer.chat_template is None:
@@ -222,6 +280,7 @@ class ChatFormat:
 
     def _ids_behind(self, text: str) -> list[int]:
         """Ids of a text in front of which other ids stand."""
+        require_text(text)
         return self._continuation_ids(text) if self._marks_start else self._plain_ids(text)
 
     def _plain_ids(self, text: str) -> list[int]:
@@ -240,5 +299,32 @@ class ChatFormat:
         return cast(str, self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
+def require_text(text: object) -> None:
+    """Let a text pass that can be written as UTF-8, as a tokenizer reads it.
+
+    Raises:
+        DataError: it is no text, or holds a lone surrogate: half of a character, as cutting JSON leaves it.
+    """
+    if not isinstance(text, str):
+        raise DataError(f"Found {text!r}, expected text. Drop or mend it.")
+    lone = _LONE_SURROGATE.search(text)
+    if lone is not None:
+        raise DataError(
+            f"Found the lone surrogate U+{ord(lone[0]):04X} at position {lone.start()}, expected valid Unicode. "
+            "Drop or mend that text."
+        )
+
+
 def _messages(prompt: Prompt) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    """A prompt as chat messages, each of them with a role and a content that are text."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if not isinstance(messages, list):
+        raise DataError(f"Found {prompt!r} as a prompt, expected text or chat messages. Drop or mend it.")
+    for index, message in enumerate(messages):
+        if not (isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
+            raise DataError(
+                f"Message {index}: found {message!r}, expected a `role` and a `content`, both text. "
+                "Drop or mend that prompt."
+            )
+        require_text(message["content"])
+    return messages

@@ -1,10 +1,13 @@
-"""When a training step must not be taken, and when training must stop."""
+"""When a training step must not be taken, weights must not be written, and training must stop."""
 
 import logging
 import math
 from collections.abc import Mapping
 
-from rlcore.errors import ConfigError, TrainingDiverged
+import torch
+from torch import Tensor
+
+from rlcore.errors import CheckpointError, ConfigError, TrainingDiverged
 
 logger = logging.getLogger(__name__)
 
@@ -84,4 +87,18 @@ class NegativeKLWatch:
                 "KL, which is at least 0. The penalty rewards drifting away. Sample with top_p=1 and top_k=0.",
                 self.patience,
                 kl,
+            )
+
+
+def refuse_non_finite(owner: str, tensors: Mapping[str, Tensor]) -> None:
+    """Let tensors pass that hold finite numbers only.
+
+    Raises:
+        CheckpointError: one holds NaN or infinity. Names it after its owner.
+    """
+    for name, tensor in tensors.items():
+        if (tensor.is_floating_point() or tensor.is_complex()) and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(
+                f"{owner}/{name} holds NaN or infinity, expected finite numbers, so nothing was written. "
+                "The earlier checkpoint is kept; lower the learning rate and resume from it."
             )

@@ -49,7 +49,12 @@ class AdaptiveKLController:
 
         More responses than the horizon count as one horizon, so that the coefficient stays above 0. A KL that is not a
         number moves nothing.
+
+        Raises:
+            ConfigError: n_steps is negative.
         """
+        if not n_steps >= 0:
+            raise ConfigError(f"n_steps={n_steps}: expected the number of responses behind `current`, 0 or more.")
         if not math.isnan(current):
             error = min(max(current / self.target - 1, -MAX_ERROR), MAX_ERROR)
             self.value *= 1 + error * min(n_steps / self.horizon, 1.0)

@@ -1,10 +1,11 @@
 """Data parallelism: several processes, each with a replica of the model and a share of the rows."""
 
+import contextlib
 import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -22,8 +23,13 @@ _COUNT_VARIABLES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_
 
 
 @dataclass(frozen=True)
-class _Outcome(Generic[T]):
-    """What work in one process came to: a result or an error."""
+class Outcome(Generic[T]):
+    """What work in one process came to, in a form that the others can be told.
+
+    Attributes:
+        result: what it returned; None where it failed.
+        error: what it raised: an error of ours as it is, others in words.
+    """
 
     result: T | None = None
     error: RLCoreError | None = None
@@ -55,17 +61,6 @@ class SingleProcess:
         """The value alone."""
         return [value]
 
-    def sum(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The values."""
-        return dict(values)
-
-    def any(self, condition: bool) -> bool:
-        """The condition."""
-        return condition
-
-    def wait(self) -> None:
-        """Nobody to wait for."""
-
     def on_first(self, work: Callable[[], T]) -> T:
         """Do the work."""
         return work()
@@ -80,7 +75,8 @@ class SingleProcess:
 class DataParallel:
     """The processes that `accelerate launch`, `torchrun` or `mpirun` started, each with a replica of the model.
 
-    Methods marked as collective have to be called by all processes, in the same order. The model is not wrapped, so a
+    Methods marked as collective have to be called by all processes, in the same order, and raise RLCoreError where one
+    of them has ended. The model is not wrapped, so a
     loss function may call any of its methods; gradients are added once for each optimiser step.
 
     Attributes:
@@ -96,10 +92,10 @@ class DataParallel:
         from accelerate import PartialState
 
         # Without a GPU, accelerate makes a group only where it is told that there is none.
-        self._state = PartialState(cpu=_asked_for_cpu() or not torch.cuda.is_available())
-        self.count: int = self._state.num_processes
-        self.rank: int = self._state.process_index
-        self.device: torch.device = self._state.device
+        state = PartialState(cpu=_asked_for_cpu() or not torch.cuda.is_available())
+        self.count: int = state.num_processes
+        self.rank: int = state.process_index
+        self.device: torch.device = state.device
         # A group that the interpreter's exit finds alive may abort the process. Finalizers run from the newest to the
         # oldest, so lanes have ended before this one.
         weakref.finalize(self, _leave_group)
@@ -130,22 +126,9 @@ class DataParallel:
         Values are pickled; tensors in them have to be on the CPU.
         """
         values: list[T] = [value] * self.count
-        distributed.all_gather_object(values, value)
+        with _in_touch():
+            distributed.all_gather_object(values, value)
         return values
-
-    def sum(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Sums by name over the processes, the same bits in all; a name that one lacks is 0 there (collective)."""
-        return sums(self.gather(dict(values)))
-
-    def any(self, condition: bool) -> bool:
-        """Whether the condition holds in any of the processes (collective)."""
-        flag = torch.tensor(float(condition), device=self.device)
-        distributed.all_reduce(flag)
-        return bool(flag > 0)
-
-    def wait(self) -> None:
-        """Until all processes are here (collective)."""
-        self._state.wait_for_everyone()
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Do work in process 0 alone, such as writing a file; all get its result, or fail as it does (collective).
@@ -154,19 +137,11 @@ class DataParallel:
             Exception: in process 0, what the work raised.
             RLCoreError: in the others, the same where it was one of ours.
         """
-        outcome: _Outcome[T] = _Outcome()
+        outcome: Outcome[T] = Outcome()
         failure: BaseException | None = None
         if self.is_first:
-            try:
-                outcome = _Outcome(work())
-            except BaseException as error:  # noqa: BLE001 - the others wait, and are told before it is raised
-                failure, outcome = error, _Outcome(error=portable(error))
-        outcome = self.gather(outcome)[0]
-        if failure is not None:
-            raise failure
-        if outcome.error is not None:
-            raise outcome.error
-        return cast(T, outcome.result)
+            outcome, failure = attempt(work)
+        return all_results(self.gather(outcome), failure)[0]
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace each gradient by its sum over the processes; one that a process lacks counts as 0 there (collective).
@@ -176,22 +151,24 @@ class DataParallel:
         """
         parameters = list(parameters)
         held = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=self.device)
-        distributed.all_reduce(held)
         pending = []
-        for parameter, holders in zip(parameters, held.tolist(), strict=True):
-            if holders:
-                own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                parameter.grad = own.contiguous()
-                pending.append(distributed.all_reduce(parameter.grad, async_op=True))
-        for work in pending:
-            work.wait()
+        with _in_touch():
+            distributed.all_reduce(held)
+            for parameter, holders in zip(parameters, held.tolist(), strict=True):
+                if holders:
+                    own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    parameter.grad = own.contiguous()
+                    pending.append(distributed.all_reduce(parameter.grad, async_op=True))
+            for work in pending:
+                work.wait()
 
     @torch.no_grad()
     def copy_from_first(self, model: nn.Module) -> None:
         """Give the replica the weights and buffers of process 0 (collective)."""
         for tensor in (*model.parameters(), *model.buffers()):
             values = tensor.detach().clone(memory_format=torch.contiguous_format)
-            distributed.broadcast(values, 0)
+            with _in_touch():
+                distributed.broadcast(values, 0)
             tensor.copy_(values)
 
 
@@ -221,9 +198,50 @@ def sums(terms: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return total
 
 
-def portable(error: BaseException) -> RLCoreError:
-    """The error as another process can be told of it: one of ours as it is, others in words."""
-    return error if isinstance(error, RLCoreError) else RLCoreError(f"{type(error).__name__}: {error}")
+def attempt(work: Callable[[], T]) -> tuple[Outcome[T], BaseException | None]:
+    """Do work whose failure has to be told to the other processes before it is raised, or they wait for ever.
+
+    Returns:
+        the outcome, to be gathered, and the error itself, both for `all_results`.
+    """
+    try:
+        return Outcome(work()), None
+    except BaseException as error:  # noqa: BLE001 - raised by all_results
+        told = error if isinstance(error, RLCoreError) else RLCoreError(f"{type(error).__name__}: {error}")
+        return Outcome(error=told), error
+
+
+def all_results(outcomes: Sequence[Outcome[T]], failure: BaseException | None) -> list[T]:
+    """The results in the gathered outcomes of all processes.
+
+    Raises:
+        BaseException: `failure`, where this process's own work failed.
+        RLCoreError: the first error of another process.
+    """
+    if failure is not None:
+        raise failure
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    return [cast(T, outcome.result) for outcome in outcomes]
+
+
+@contextlib.contextmanager
+def _in_touch() -> Iterator[None]:
+    """Around an exchange. Says that another process has gone, where the backends speak of connections.
+
+    Raises:
+        RLCoreError: the exchange failed.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise RLCoreError(
+            "Lost touch with another process of this run, expected all to go on: one has ended or does other work. "
+            f"Its log says why; mend that and start all of them again. ({error})"
+        ) from error
 
 
 @functools.cache

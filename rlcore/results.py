@@ -12,6 +12,14 @@ SampleSink = Callable[[int, list[dict[str, Any]]], None]
 """`on_samples(step, rows)`: responses of one evaluation, for people to read and for checkers that do not train."""
 
 
+class StopTraining(BaseException):
+    """Raised by a metric sink to end a run between two steps.
+
+    A trainer of a single process that keeps checkpoints writes one first, so that the run goes on from there. Not an
+    Exception, so that no library swallows it.
+    """
+
+
 class RewardSource(Protocol):
     """Scores responses: a reward model, a function or an environment."""
 

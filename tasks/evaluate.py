@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlcore.configs import EvaluateConfig
+from rlcore.configs import EvaluateConfig, PPOConfig, StageConfig
 from rlcore.errors import DataError
 from rlcore.reward import RewardModelSource
 from rlcore.sampling import SamplingParams
@@ -14,6 +14,7 @@ from tasks import figures, measures
 from tasks.answers import Answers, Speaker
 from tasks.demos import named_function
 from tasks.records.artifacts import (
+    ANSWERS,
     CHAMPION_DIR,
     EVALUATE,
     FIGURES,
@@ -27,6 +28,7 @@ from tasks.records.artifacts import (
     TRACES,
     read_rows,
     write_json,
+    write_rows,
 )
 from tasks.records.parameters import load_parameters
 from tasks.records.stage import main, stage
@@ -36,6 +38,7 @@ Gold = Callable[[Mapping[str, Any], str, bool], Mapping[str, float]]
 Row = Mapping[str, Any]
 
 SCORE, LENGTH, ENDED = "reward/score_mean", "response/length_mean", "response/eos_fraction"
+KL = "kl/ref_sequence_mean"
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ def evaluate(config: EvaluateConfig) -> None:
         metrics = {**compare_models(config, rows, sheets, kl), **reward_accuracy(config, reward)}
         if config.text_model is not None:
             metrics.update(perplexities(Path(config.text_model), _repeated(rows, config), sheets))
-        checks = validation_checks(read_rows(SAMPLES["policy"]), read_rows(PROMPTS["validation"]), gold)
+        write_rows(ANSWERS, answer_rows(_repeated(rows, config), sheets, kl))
+        checks = validation_checks(read_rows(SAMPLES["policy"]), read_rows(PROMPTS["validation"]), reward, gold)
         policy_trace = read_rows(TRACES["policy"])
         published = last_values(policy_trace).get("best/step")
         metrics.update(validation_gold(checks, published))
@@ -127,7 +131,7 @@ def compare_models(
             metrics[f"response/distinct_{n}/{model}"] = measures.distinct_n(sheet.answers.texts, n)
         metrics[f"response/distinct_count/{model}"] = len(set(sheet.answers.texts))
     metrics.update(_with_interval(SCORE, sheets["policy"].sampled[SCORE], often))
-    metrics.update(_with_interval("kl/ref_sequence_mean", [sum(tokens) for tokens in kl], often))
+    metrics.update(_with_interval(KL, [sum(tokens) for tokens in kl], often))
     metrics["kl/ref_token_mean"] = measures.mean([nats for tokens in kl for nats in tokens])
     for other, gain in (("sft", "gain"), ("champion", "gain_over_champion")):
         if other in sheets:
@@ -161,27 +165,36 @@ def perplexities(text_model: Path, rows: Sequence[Row], sheets: Mapping[str, She
     }
 
 
-def validation_checks(samples: Sequence[Row], prompts: Sequence[Row], gold: Gold | None) -> dict[int, dict[str, float]]:
-    """What the checker says of the answers that training sampled for validation prompts: step → measure → mean.
+def validation_checks(
+    samples: Sequence[Row], prompts: Sequence[Row], reward: RewardModelSource, gold: Gold | None
+) -> dict[int, dict[str, float]]:
+    """What reward model and checker say of the answers that training sampled for validation prompts, as means.
 
-    Raises:
-        DataError: an answer belongs to no validation prompt.
+    Trainers on preference pairs answer the prompts of their validation pairs. Of these the checker knows only what is a
+    validation prompt too; answers to others have no check.
+
+    Args:
+        samples: what the stage `policy` kept.
+        prompts: rows of the validation prompts.
+        reward: scores the answers.
+        gold: the checker.
+
+    Returns:
+        Step → measure → mean, in order of the steps.
     """
-    if gold is None:
-        return {}
-    known = {row["prompt"]: row for row in prompts}
-    checks: dict[int, list[Mapping[str, float]]] = {}
+    steps: dict[int, list[Row]] = {}
     for sample in samples:
-        if sample["prompt"] not in known:
-            raise DataError(
-                f"{SAMPLES['policy']}: {sample['prompt']!r} is no validation prompt. Run the stage policy again."
-            )
-        checked = gold(known[sample["prompt"]], sample["response"], sample["finished"])
-        checks.setdefault(int(sample["step"]), []).append(checked)
-    return {
-        step: {f"validation/{name}": measures.mean(values) for name, values in _columns(checked).items()}
-        for step, checked in sorted(checks.items())
-    }
+        steps.setdefault(int(sample["step"]), []).append(sample)
+    known = {row["prompt"]: row for row in prompts}
+    views: dict[int, dict[str, float]] = {}
+    for step, answers in sorted(steps.items()):
+        scores = reward(*([answer[column] for answer in answers] for column in ("prompt", "response")))
+        views[step] = {figures.REWARD_VIEW: measures.mean(scores)}
+        asked = [answer for answer in answers if answer["prompt"] in known]
+        if gold is not None and asked:
+            checked = [gold(known[each["prompt"]], each["response"], each["finished"]) for each in asked]
+            views[step] |= {f"validation/{name}": measures.mean(values) for name, values in _columns(checked).items()}
+    return views
 
 
 def validation_gold(checks: Mapping[int, Mapping[str, float]], published: float | None) -> dict[str, float]:
@@ -217,6 +230,19 @@ def examples(config: EvaluateConfig, rows: Sequence[Row], sheets: Mapping[str, S
             if "gold" in sheet.sampled:
                 row[f"gold_{label}"] = sheet.sampled["gold"][sample]
         table.append(row)
+    return table
+
+
+def answer_rows(
+    rows: Sequence[Row], sheets: Mapping[str, Sheet], kl: Sequence[Sequence[float]]
+) -> list[dict[str, Any]]:
+    """Every sampled answer with its group and all that was measured on it, KL in nats: what the means are made of."""
+    table = []
+    for model, sheet in sheets.items():
+        columns = {**sheet.sampled, **({KL: [sum(tokens) for tokens in kl]} if model == "policy" else {})}
+        for index, (row, text) in enumerate(zip(rows, sheet.answers.texts, strict=True)):
+            measured = {name: values[index] for name, values in columns.items()}
+            table.append({"model": model, "prompt": row["prompt"], "response": text, "group": _group(row), **measured})
     return table
 
 
@@ -303,15 +329,21 @@ def _figure_data(
     published: float | None,
 ) -> figures.FigureData:
     parameters = load_parameters()
-    ppo = parameters.ppo
     return figures.FigureData(
         policy=policy_trace,
         checker=[{"step": step, **values} for step, values in checks.items()],
         results=metrics,
         published_step=None if published is None else int(published),
-        kl_target=ppo.kl_target if ppo.kl_target_unit == "sequence" and ppo.kl_penalty_coef > 0 else None,
+        kl_target=_kl_target(parameters.of_stage("policy")),
         kl_budget=parameters.gate.max_kl_sequence,
     )
+
+
+def _kl_target(config: StageConfig) -> float | None:
+    """What training steers for in nats per response; None where it steers for nothing, or in another unit."""
+    if isinstance(config, PPOConfig) and config.kl_target_unit == "sequence" and config.kl_penalty_coef > 0:
+        return config.kl_target
+    return None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The five figures of an evaluation, as PNG: what was learned, at which distance, and whether the reward was gamed."""
+"""The figures of an evaluation, as PNG: what was learned, at which distance, and whether the reward was gamed."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +16,15 @@ Row = Mapping[str, float]
 PROXY, GOLD, NUMBER, FORMAT, GREY = "#c2571a", "#1f6fb2", "#2a9d6f", "#8e6bbf", "#767676"
 CHECKER_COLOURS = (GOLD, NUMBER, FORMAT)
 SCORE_LABEL = "reward model score (reward units)"
+REWARD_VIEW = "validation/reward_model_score_mean"
+"""What the reward model says of answers to validation prompts, whatever it was that training maximised."""
+PAIR_PANELS = {
+    "loss": "loss (nats per pair)",
+    "accuracy": "preferred response is the likelier one (share of pairs)",
+    "margin_mean": "reward margin (reward units)",
+    "log_odds_ratio_mean": "log odds ratio (nats)",
+}
+"""Last part of a metric's name → what it is, in the figure of preference pairs."""
 SIZE = (9.0, 5.2)
 """In inches, at 100 dots each."""
 STYLE: dict[Any, Any] = {
@@ -34,9 +43,9 @@ class FigureData:
 
     Attributes:
         policy: the trace of the policy's training, one row for each report.
-        checker: the checker's measures on the validation prompts, one row for each evaluation; empty without a checker.
+        checker: what reward model and checker say of answers to validation prompts, one row for each evaluation.
         results: contents of evaluate.json.
-        published_step: iteration of the published weights; None where it is unknown.
+        published_step: step of the published weights; None where it is unknown.
         kl_target: KL that training steers for, in nats per response; None where it has another unit.
         kl_budget: KL that the gate allows, in nats per response.
     """
@@ -48,11 +57,24 @@ class FigureData:
     kl_target: float | None = None
     kl_budget: float | None = None
 
+    @property
+    def samples(self) -> bool:
+        """Whether the policy learned from responses that it sampled; else from preference pairs."""
+        return any("kl/ref_sequence_mean" in row for row in self.policy)
+
+    @property
+    def step(self) -> str:
+        """What a step of the trace is."""
+        return "iteration" if self.samples else "optimiser step"
+
 
 def draw(data: FigureData, folder: Path) -> None:
-    """Draw all figures into a folder, named as the keys of FIGURES."""
+    """Draw the figures that fit how the policy learned into a folder, named as the keys of FIGURES."""
     folder.mkdir(parents=True, exist_ok=True)
+    others = PAIR_FIGURES if data.samples else ROLLOUT_FIGURES
     for name, drawing in FIGURES.items():
+        if name in others:
+            continue
         figure = Figure(figsize=SIZE, dpi=100, layout="constrained")
         FigureCanvasAgg(figure)
         with rc_context(STYLE):
@@ -62,34 +84,39 @@ def draw(data: FigureData, folder: Path) -> None:
 
 
 def draw_learning(figure: Figure, data: FigureData) -> None:
-    """The reward that training maximises beside what the checker says, by iteration."""
+    """What the reward model and what the checker say of answers to validation prompts, by step."""
     left = figure.subplots()
-    _curve(left, data.policy, "validation/score_mean", PROXY, "reward model score", linestyle="-.")
-    _axis(left, "iteration", SCORE_LABEL, PROXY)
+    _curve(left, data.checker, REWARD_VIEW, PROXY, "reward model score", linestyle="-.")
+    _axis(left, data.step, SCORE_LABEL, PROXY)
     _mark_published(left, data)
     left.set_title("Reward model score and checker on validation prompts")
-    if data.checker:
+    if keys := _checker_keys(data):
         right = _right_axis(left, "checker, mean over validation prompts")
-        for name, colour in zip(_checker_keys(data), CHECKER_COLOURS, strict=False):
+        start = data.checker[0]
+        for name, colour in zip(keys, CHECKER_COLOURS, strict=False):
             _curve(right, data.checker, f"validation/{name}", colour, _words(name))
-            right.axhline(data.checker[0][f"validation/{name}"], color=colour, linestyle="--", linewidth=1, alpha=0.6)
-        right.plot([], [], color=GREY, linestyle="--", linewidth=1, label="SFT")
+            if start["step"] == 0:
+                right.axhline(start[f"validation/{name}"], color=colour, linestyle="--", linewidth=1, alpha=0.6)
+        if start["step"] == 0:
+            right.plot([], [], color=GREY, linestyle="--", linewidth=1, label="SFT")
     _legend(figure)
 
 
 def draw_kl(figure: Figure, data: FigureData) -> None:
-    """Distance to the reference and the coefficient that holds it, by iteration."""
-    upper, lower = figure.subplots(2, sharex=True, height_ratios=(2, 1))
+    """Distance to the reference by iteration, and the coefficient that holds it where a controller moves it."""
+    steered = any("kl/coef" in row for row in data.policy)
+    upper, *lower = figure.subplots(1 + steered, sharex=True, squeeze=False, height_ratios=(2, 1)[: 1 + steered]).flat
     _curve(upper, data.policy, "kl/ref_sequence_mean", GOLD, "sampled in training", marker="")
     _curve(upper, data.policy, "validation/ref_sequence_mean", NUMBER, "validation prompts")
     for height, colour, label in ((data.kl_target, GREY, "target"), (data.kl_budget, PROXY, "budget of the gate")):
         if height is not None:
             upper.axhline(height, color=colour, linestyle="--", linewidth=1, label=f"{label}: {height:g}")
-    _axis(upper, "", "KL to the reference\n(nats per response)")
-    upper.set_title("Distance to the SFT model and the penalty on it")
-    _curve(lower, data.policy, "kl/coef", FORMAT, "_coefficient", marker="")
-    _axis(lower, "iteration", "KL coefficient\n(reward units per nat)")
-    lower.set_ylim(bottom=0)
+    _axis(upper, "" if steered else data.step, "KL to the reference\n(nats per response)")
+    upper.set_title("Distance to the SFT model and the penalty on it" if steered else "Distance to the SFT model")
+    for axes in lower:
+        _curve(axes, data.policy, "kl/coef", FORMAT, "_coefficient", marker="")
+        _axis(axes, data.step, "KL coefficient\n(reward units per nat)")
+        axes.set_ylim(bottom=0)
     _mark_published(upper, data)
     _legend(figure)
 
@@ -104,9 +131,9 @@ def draw_over_optimisation(figure: Figure, data: FigureData) -> None:
     left = figure.subplots()
     _axis(left, "distance to the SFT model: square root of KL (√nats per response)", SCORE_LABEL, PROXY)
     left.set_title("Over-optimisation: score and checker over the distance travelled")
-    series = [(left, data.policy, "validation/score_mean", PROXY, "reward model score")]
-    if data.checker:
-        name = _checker_keys(data)[0]
+    series = [(left, data.checker, REWARD_VIEW, PROXY, "reward model score")]
+    if keys := _checker_keys(data):
+        name = keys[0]
         right = _right_axis(left, f"{_words(name)}, mean over validation prompts")
         series.append((right, data.checker, f"validation/{name}", GOLD, _words(name)))
     for axes, rows, name, colour, label in series:
@@ -134,8 +161,22 @@ def draw_health(figure: Figure, data: FigureData) -> None:
         _axis(axes, "", label)
         axes.margins(y=0.15)
     for axes in figure.axes[2:]:
-        axes.set_xlabel("iteration")
+        axes.set_xlabel(data.step)
     figure.suptitle("Health of the policy, responses sampled in training")
+
+
+def draw_pairs(figure: Figure, data: FigureData) -> None:
+    """How well the policy tells the preferred response from the other one, by optimiser step."""
+    reported = {name for row in data.policy for name in row}
+    shown = [name for name in PAIR_PANELS if reported & {f"{topic}/{name}" for topic in ("dpo", "orpo")}]
+    for axes, name in zip(figure.subplots(1, max(len(shown), 1), squeeze=False).flat, shown, strict=False):
+        for topic in ("dpo", "orpo"):
+            _curve(axes, data.policy, f"{topic}/{name}", GOLD, "training pairs", marker="")
+        _curve(axes, data.policy, f"validation/{name}", NUMBER, "validation pairs")
+        _axis(axes, data.step, PAIR_PANELS[name])
+        _mark_published(axes, data)
+    figure.suptitle("What the policy makes of the preference pairs")
+    _legend(figure)
 
 
 def draw_comparison(figure: Figure, data: FigureData) -> None:
@@ -167,11 +208,20 @@ def draw_comparison(figure: Figure, data: FigureData) -> None:
     _legend(figure)
 
 
-FIGURES: Mapping[str, Callable[[Figure, FigureData], None]] = {
-    "learning": draw_learning,
+ROLLOUT_FIGURES: Mapping[str, Callable[[Figure, FigureData], None]] = {
     "kl": draw_kl,
     "over_optimisation": draw_over_optimisation,
     "health": draw_health,
+}
+"""Figures of responses that were sampled in training."""
+
+PAIR_FIGURES: Mapping[str, Callable[[Figure, FigureData], None]] = {"pairs": draw_pairs}
+"""Figures of training on preference pairs."""
+
+FIGURES: Mapping[str, Callable[[Figure, FigureData], None]] = {
+    "learning": draw_learning,
+    **ROLLOUT_FIGURES,
+    **PAIR_FIGURES,
     "comparison": draw_comparison,
 }
 """File name without `.png` → what draws it."""
@@ -215,11 +265,10 @@ def _legend(figure: Figure) -> None:
 
 
 def _checker_keys(data: FigureData) -> list[str]:
-    """What the checker measures, `gold` first."""
-    if not data.checker:
-        return []
-    names = [name.removeprefix("validation/") for name in data.checker[0] if name.startswith("validation/")]
-    return sorted(names, key=lambda name: name != "gold")
+    """What the checker measures, `gold` first; nothing where there is none."""
+    first = data.checker[0] if data.checker else {}
+    names = [name for name in first if name.startswith("validation/") and name != REWARD_VIEW]
+    return sorted((name.removeprefix("validation/") for name in names), key=lambda name: name != "gold")
 
 
 def _words(name: str) -> str:

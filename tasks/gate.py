@@ -13,7 +13,10 @@ NO_GAIN = (
     "Name a checker that measures it in evaluate.gold, or set gate.min_gain to {win: 0}, the comparison by the reward "
     "model."
 )
-NO_GOLD = "Name a checker that measures gold in evaluate.gold, or set gate.max_drop_from_best to null."
+NO_GOLD = (
+    "It takes a checker that measures gold in evaluate.gold, and answers to validation prompts (with dpo and orpo, "
+    "validation pairs about them). Or set gate.max_drop_from_best to null."
+)
 
 
 @dataclass(frozen=True)

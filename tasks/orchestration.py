@@ -1,17 +1,15 @@
 """Prefect's view of the stages: one named task for each, all recording into one pipeline run."""
 
-import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from mlflow.exceptions import MlflowException
 from prefect import Task, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
@@ -22,14 +20,17 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
+from rlcore.configs import StageConfig
 from rlcore.errors import ConfigError
+from tasks.following import StageFollower
 from tasks.gate import GateReport, decide
 from tasks.progress import Checklist, watcher
 from tasks.records import artifacts, environment, folders, tracking, versioning
+from tasks.records.lent_parameters import give_back
 from tasks.records.parameters import Resolution, resolve, write_parameters
 from tasks.records.processes import held
 from tasks.records.stage import drop_states, stage_key
-from tasks.records.trace import TraceFollower, last_values
+from tasks.records.trace import last_values
 from tasks.records.tracking import RunLog, Tracker, Unfinished, recording
 from tasks.records.versioning import StageFacts, Transient
 from tasks.register import Registered
@@ -39,22 +40,27 @@ from tasks.servers import check_needed
 
 RETRIES = 2
 RETRY_DELAY_SECONDS: list[float] = [2, 10]
-FLUSH_SECONDS = 2.0
-"""Time between two batches of metrics of a running stage."""
+RUN_NAME = "rlhf-pipeline"
+"""Of a pipeline run in MLflow."""
 
 REPORTS = {"validate": artifacts.VALIDATION, "evaluate": artifacts.EVALUATE}
 """What a stage reports beside its trace."""
-
-logger = logging.getLogger(__name__)
 
 
 class PipelineRun:
     """One run of the pipeline: its parameters, its record in MLflow, and who watches it.
 
     A plain class on purpose: Prefect looks into dataclasses and mappings that it is handed.
+
+    Attributes:
+        facts: of the stages that are up to date.
+        known: of stages that an earlier run brought up to date and that nothing changed since; DVC is not asked again.
+        forced: stages to run although nothing changed.
     """
 
-    def __init__(self, root: Path, resolution: Resolution, key: str, tracker: Tracker, watcher: Checklist):
+    def __init__(
+        self, root: Path, resolution: Resolution, key: str, tracker: Tracker, watcher: Checklist, name: str = RUN_NAME
+    ):
         self.root = root
         self.parameters = resolution.parameters
         self.changes = tuple(str(change) for change in resolution.changes)
@@ -63,37 +69,32 @@ class PipelineRun:
         self.watcher = watcher
         self.forced: frozenset[str] = frozenset()
         self.facts: dict[str, StageFacts] = {}
+        self.known: Mapping[str, StageFacts] = {}
         self.started = time.time()
-        self.log = tracker.open_run(key, "rlhf-pipeline")
+        self.log = tracker.open_run(key, name)
 
     @property
     def generates_data(self) -> bool:
         """Whether the data come from the stage demo_data, and not from a folder of the user's."""
         return Path(self.parameters.validate.source) == artifacts.RAW
 
+    @property
+    def stage_seconds(self) -> float:
+        """What the processes of the stages took; one that the cache replaced took nothing."""
+        return sum(facts.seconds.get("wall", 0.0) for facts in self.facts.values())
+
     def bring_up_to_date(self, stage: str) -> StageFacts:
         """Run a stage if DVC asks for it, and record it either way."""
         with self._watched(stage):
             config = self.parameters.of_stage(stage)
-            used = folders.named_folders(config, self.root)
             made = {path: md5 for facts in self.facts.values() for path, md5 in facts.outs.items()}
             inputs = stage_key(stage, config, self.root, known=made)
             log = self.tracker.open_run(f"{self.key}/{stage}", stage, self.log, inputs)
             with _ending(log), StageFollower(self.root, stage, log, self.watcher) as follower:
                 log.params(config.model_dump(mode="json"))
-                with accelerator_slot(stage, self.watcher):
-                    versioning.reproduce(
-                        stage,
-                        root=self.root,
-                        environment=os.environ,
-                        force=stage in self.forced or folders.have_changed(stage, used, self.root),
-                        while_running=follower.look,
-                    )
-                # What was forced is done: a retry after a later fault must not train again.
-                self.forced -= {stage}
-                folders.remember(stage, used, self.root)
-                self.facts[stage] = self._record(stage, log)
-        self.watcher.finish(stage, "cached" if self.facts[stage].cache_hit else "done")
+                facts = self.known.get(stage) or self._reproduce(stage, config, follower)
+                self.facts[stage] = self._record(facts, log)
+        self.watcher.finish(stage, "cached" if facts.cache_hit else "done")
         return self.facts[stage]
 
     def decide(self) -> GateReport:
@@ -119,6 +120,7 @@ class PipelineRun:
                 facts=self.facts,
                 gate=report,
                 key=self.key,
+                origin=self.parameters.policy_origin(),
                 root=self.root,
             )
         self.watcher.finish("register", "done", str(version))
@@ -126,14 +128,14 @@ class PipelineRun:
 
     def summary(self, report: GateReport, version: Registered) -> dict[str, Any]:
         """What happened, as plain values."""
-        stage_seconds = sum(facts.seconds.get("wall", 0.0) for facts in self.facts.values())
         seconds = time.time() - self.started
         return {
             "key": self.key,
+            "policy": self.parameters.policy_origin(),
             "seconds": seconds,
-            "stage_seconds": stage_seconds,
+            "stage_seconds": self.stage_seconds,
             "import_seconds": sum(facts.seconds.get("import", 0.0) for facts in self.facts.values()),
-            "orchestration_seconds": seconds - stage_seconds,
+            "orchestration_seconds": seconds - self.stage_seconds,
             "stages": {name: asdict(facts) for name, facts in self.facts.items()},
             "evaluation": artifacts.read_json(self.root / artifacts.EVALUATE),
             "gate": {
@@ -150,10 +152,28 @@ class PipelineRun:
             },
         }
 
-    def _record(self, stage: str, log: RunLog) -> StageFacts:
-        """Complete the stage's run from its outputs. The same after a cache hit as after training."""
+    def _reproduce(self, stage: str, config: StageConfig, follower: StageFollower) -> StageFacts:
+        """Let DVC bring a stage up to date."""
+        used = folders.named_folders(config, self.root)
+        with accelerator_slot(stage, self.watcher):
+            versioning.reproduce(
+                stage,
+                root=self.root,
+                environment=os.environ,
+                force=stage in self.forced or folders.have_changed(stage, used, self.root),
+                while_running=follower.look,
+            )
+        # What was forced is done: a retry after a later fault must not train again.
+        self.forced -= {stage}
+        folders.remember(stage, used, self.root)
         facts = versioning.facts(stage, self.root)
         drop_states(stage, self.root)
+        unread = {str(path) for path in self.parameters.unread_by_policy()} if stage == "policy" else set()
+        return replace(facts, deps={path: md5 for path, md5 in facts.deps.items() if path not in unread})
+
+    def _record(self, facts: StageFacts, log: RunLog) -> StageFacts:
+        """Complete the stage's run from its outputs. The same after a cache hit as after training."""
+        stage = facts.stage
         trace = self.root / artifacts.TRACES[stage]
         rows = artifacts.read_rows(trace)
         self.watcher.report(stage, rows)
@@ -185,53 +205,6 @@ class PipelineRun:
                 self.watcher.finish(step, "failed", why)
 
 
-class StageFollower:
-    """Shows and logs what a stage process reports, while it runs. At the end of its block it logs what is left."""
-
-    def __init__(self, root: Path, stage: str, log: RunLog, watcher: Checklist):
-        self._root = root
-        self._stage = stage
-        self._log = log
-        self._watcher = watcher
-        self._trace: TraceFollower | None = None
-        self._unlogged: list[dict[str, Any]] = []
-        self._flushed = time.monotonic()
-
-    def __enter__(self) -> "StageFollower":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._flush()
-
-    def look(self) -> None:
-        """Take in what was reported since the last look.
-
-        Raises:
-            ServerFailed: Prefect's temporary server ended.
-        """
-        check_needed()
-        if self._trace is None:
-            running = self._root / artifacts.running_file(self._stage)
-            if not running.exists():
-                return
-            folder = running.parent / artifacts.read_json(running)["key"]
-            self._trace = TraceFollower(artifacts.reports(folder))
-        rows = self._trace.read()
-        self._watcher.report(self._stage, rows)
-        self._unlogged += rows
-        if time.monotonic() - self._flushed >= FLUSH_SECONDS:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Log what was taken in. A server that is away does not stop training: the trace stays and is logged later."""
-        self._flushed = time.monotonic()
-        try:
-            self._log.rows(self._unlogged)
-            self._unlogged = []
-        except MlflowException as error:
-            logger.warning("MLflow takes no metrics for now: %s", error)
-
-
 @contextmanager
 def pipeline_run(params_file: str | None, sets: Sequence[str], force: Sequence[str]) -> Iterator[PipelineRun]:
     """Everything around the stages: lock, parameters, champion, the parent run in MLflow and its end.
@@ -242,29 +215,68 @@ def pipeline_run(params_file: str | None, sets: Sequence[str], force: Sequence[s
     """
     if unknown := set(force) - set(artifacts.STAGES):
         raise ConfigError(f"force: found {', '.join(sorted(unknown))}, expected some of {', '.join(artifacts.STAGES)}.")
+    with held_checkout() as (root, checklist):
+        resolution = resolve(root / artifacts.PARAMS, Path(params_file) if params_file else None, sets)
+        with opened_run(root, checklist, resolution, force=force) as run:
+            yield run
+
+
+@contextmanager
+def held_checkout() -> Iterator[tuple[Path, Checklist]]:
+    """The checkout around the working directory, held for one run of its pipeline, and who watches it.
+
+    What a killed run left is put in order first.
+
+    Raises:
+        ConfigError: no checkout, or a damaged `dvc.lock`.
+    """
     root = artifacts.find_root()
     environment.apply(root)
     checklist = watcher(get_run_logger().info)
     lock = root / artifacts.STATE / "pipeline.lock"
     with held(lock, lambda owner: checklist.note(f"waiting for {owner}")), recording():
-        resolution = resolve(root / artifacts.PARAMS, Path(params_file) if params_file else None, sets)
         versioning.prepare(root)
-        write_parameters(root / artifacts.PARAMS, resolution.changes)
-        tracker = Tracker(root)
-        key = _take_over(root, tracker, resolution.values, anew=bool(force))
-        versioning.place_champion(tracker.champion_md5(), root)
-        for stage in force:
-            versioning.restart(stage, root)
-        run = PipelineRun(root, resolution, key, tracker, checklist)
-        run.forced = frozenset(force)
-        if not run.generates_data:
-            checklist.finish("demo_data", "skipped", "the data are your own")
-        with _ending(run.log):
-            run.log.params(resolution.values)
-            run.log.file(root / artifacts.PARAMS)
-            run.log.text("\n".join(tracking.versions()), "versions.txt")
-            yield run
-        tracking.forget_unfinished(root)
+        give_back(root)
+        yield root, checklist
+
+
+@contextmanager
+def opened_run(
+    root: Path,
+    checklist: Checklist,
+    resolution: Resolution,
+    *,
+    force: Sequence[str] = (),
+    key: str | None = None,
+    name: str = RUN_NAME,
+) -> Iterator[PipelineRun]:
+    """One run of the pipeline in a checkout that is held.
+
+    Args:
+        root: the checkout.
+        checklist: who watches.
+        resolution: parameters; what differs from params.yaml is written there.
+        force: stages to run although nothing changed.
+        key: of the runs in MLflow; None takes up an interrupted run with the same parameters, or begins a new one.
+        name: of the parent run in MLflow.
+    """
+    write_parameters(root / artifacts.PARAMS, resolution.changes)
+    tracker = Tracker(root)
+    key = _take_over(root, tracker, resolution.values, key, anew=bool(force))
+    versioning.place_champion(tracker.champion_md5(), root)
+    for stage in force:
+        versioning.restart(stage, root)
+    run = PipelineRun(root, resolution, key, tracker, checklist, name)
+    run.forced = frozenset(force)
+    if not run.generates_data:
+        checklist.finish("demo_data", "skipped", "the data are your own")
+    with _ending(run.log):
+        run.log.params(resolution.values)
+        run.log.tags({"policy": run.parameters.policy_origin()})
+        run.log.file(root / artifacts.PARAMS)
+        run.log.text("\n".join(tracking.versions()), "versions.txt")
+        yield run
+    tracking.forget_unfinished(root)
 
 
 @contextmanager
@@ -325,13 +337,14 @@ def publish(run: PipelineRun, report: GateReport, version: Registered) -> dict[s
     return summary
 
 
-def _take_over(root: Path, tracker: Tracker, settings: dict[str, Any], *, anew: bool) -> str:
+def _take_over(root: Path, tracker: Tracker, settings: dict[str, Any], key: str | None, *, anew: bool) -> str:
     """End what a killed pipeline run left open; the key of the run that begins.
 
     Args:
         root: the checkout.
         tracker: of its runs.
         settings: of the run that begins. An interrupted run with the same ones goes on under its key.
+        key: of the run that begins, where it is known.
         anew: begin under a new key all the same.
     """
     this_run = str(flow_run.get_id() or uuid4())
@@ -339,7 +352,8 @@ def _take_over(root: Path, tracker: Tracker, settings: dict[str, Any], *, anew: 
     tracker.sweep()
     if earlier is not None and earlier.flow_run_id != this_run:
         _mark_crashed(earlier.flow_run_id)
-    key = earlier.key if earlier is not None and earlier.settings == settings and not anew else this_run
+    if key is None:
+        key = earlier.key if earlier is not None and earlier.settings == settings and not anew else this_run
     tracking.remember_unfinished(root, Unfinished(key, this_run, settings))
     return key
 

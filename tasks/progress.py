@@ -24,7 +24,10 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "validate": ("data/dropped_count",),
     "sft": ("sft/loss", "sft/token_accuracy"),
     "reward": ("reward_model/loss", "validation/accuracy", "reward_model/accuracy"),
-    "policy": ("reward/score_mean", "kl/ref_sequence_mean", "response/length_mean"),
+    "policy": (
+        *("reward/score_mean", "kl/ref_sequence_mean", "response/length_mean"),
+        *("dpo/loss", "dpo/accuracy", "orpo/loss", "orpo/accuracy", "validation/accuracy"),
+    ),
     "evaluate": ("validation/gold", "validation/number_right"),
 }
 """The numbers worth a look while a stage runs; as many as the trace has."""
@@ -102,10 +105,17 @@ class Checklist:
 
     def __init__(self, steps: Sequence[str] = STEPS):
         self.steps = {name: Step(name) for name in steps}
+        self.title = ""
 
     def note(self, text: str) -> None:
         """Something that is not about one step."""
         self._show(text)
+
+    def begin(self, title: str) -> None:
+        """All steps wait again: another run of the pipeline begins."""
+        self.title = title
+        self.steps = {name: Step(name) for name in self.steps}
+        self._show(title)
 
     def start(self, name: str) -> None:
         """A step begins, or begins again."""
@@ -200,7 +210,7 @@ class LiveChecklist(Checklist):
                 Text(_time(step), style="dim"),
                 Text(step.detail or step.numbers_text(), style="red" if step.state == "failed" else ""),
             )
-        return Group(table, Text(self._note, style="cyan"))
+        return Group(*([Text(self.title, style="bold")] if self.title else []), table, Text(self._note, style="cyan"))
 
     def _show(self, text: str) -> None:
         """The table shows events by itself."""

@@ -76,6 +76,7 @@ def register(
     key: str,
     facts: Mapping[str, StageFacts],
     gate: GateReport,
+    origin: str,
     root: Path | None = None,
 ) -> Registered:
     """Make the policy a version of `rlhf-policy`; set the alias `challenger` last and only if the gate passed.
@@ -90,6 +91,7 @@ def register(
         key: of the pipeline run.
         facts: of the stages; `policy` and `evaluate` are needed.
         gate: the verdict.
+        origin: how the policy was trained, in words.
         root: the checkout; by default the one around the working directory.
 
     Raises:
@@ -99,19 +101,20 @@ def register(
     md5 = _checkpoint_md5(facts)
     folder = root / POLICY_DIR
     _verify(folder, md5)
-    tags = {KEY_TAG: key, "run_id": run_id, **_lineage(facts, root), **gate.tags()}
+    tags = {KEY_TAG: key, "run_id": run_id, "policy": origin, **_lineage(facts, root), **gate.tags()}
     version = _existing(client, md5, facts["evaluate"].outs[str(EVALUATE)])
     created = version is None
     if version is None:
         _create_registered_model(client)
         fits = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= config.copy_limit
         model_id = _log_copy(client, run_id, folder, md5, tags) if fits else _log_pointer(client, run_id, tags)
+        card = model_card(origin, facts, gate, read_json(root / EVALUATE), read_rows(root / SAMPLES["evaluate"]))
         version = client.create_model_version(
             POLICY_MODEL,
             source=f"models:/{model_id}",
             run_id=run_id,
             tags=tags,
-            description=model_card(facts, gate, read_json(root / EVALUATE), read_rows(root / SAMPLES["evaluate"])),
+            description=card,
             model_id=model_id,
         )
     else:
@@ -124,11 +127,15 @@ def register(
 
 
 def model_card(
-    facts: Mapping[str, StageFacts], gate: GateReport, metrics: Mapping[str, float], samples: list[dict[str, Any]]
+    origin: str,
+    facts: Mapping[str, StageFacts],
+    gate: GateReport,
+    metrics: Mapping[str, float],
+    samples: list[dict[str, Any]],
 ) -> str:
-    """What a reader of the registry wants to know, in Markdown: numbers, verdict, data, answers."""
+    """What a reader of the registry wants to know, in Markdown: origin, numbers, verdict, data, answers."""
     lines = [
-        "Policy trained from human feedback.",
+        f"Policy trained with {origin}.",
         "",
         *_numbers_table(metrics),
         "",

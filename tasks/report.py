@@ -1,4 +1,4 @@
-"""The summary of a pipeline run for people: what happened, was it good, where to look, what next."""
+"""The summary of a run for people: what happened, was it good, where to look, what next; a comparison as a table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -66,9 +66,28 @@ def markdown(summary: Mapping[str, Any]) -> str:
     return f"| | |\n|---|---|\n{rows}\n"
 
 
+def comparison_text(summary: Mapping[str, Any]) -> str:
+    """What a comparison came to, as Markdown.
+
+    Args:
+        summary: what the flow of a comparison returned, with the seconds that it took.
+    """
+    return "\n".join(
+        [
+            "",
+            summary["table"],
+            f"{_time(summary)}.",
+            f"In MLflow (`make ui`): {summary['mlflow']['page']}",
+            f"The runs behind it: {summary['mlflow']['filter']}",
+            "Nothing was registered, and params.yaml is as it was. data/ holds the last arm: `rlhf pipeline run` takes",
+            "what params.yaml asks for from the cache, and registers it.",
+        ]
+    )
+
+
 def _happened(summary: Mapping[str, Any]) -> str:
     stages = summary["stages"]
-    lines = []
+    lines = [f"policy: {summary['policy']}"]
     ran = [
         f"{name} {duration(facts['seconds'].get('wall', 0.0))}"
         for name, facts in stages.items()
@@ -79,10 +98,7 @@ def _happened(summary: Mapping[str, Any]) -> str:
         lines.append(f"ran: {', '.join(ran)}")
     if cached:
         lines.append(f"nothing new, taken from the cache: {', '.join(cached)}")
-    lines.append(
-        f"{duration(summary['seconds'])} in all: {duration(summary['stage_seconds'])} in stages "
-        f"(imports {duration(summary['import_seconds'])}), {duration(summary['orchestration_seconds'])} orchestration"
-    )
+    lines.append(_time(summary))
     changes = summary["changed_parameters"]
     lines += [f"params.yaml changed: {change}" for change in changes[:SHOWN_CHANGES]]
     if len(changes) > SHOWN_CHANGES:
@@ -93,6 +109,14 @@ def _happened(summary: Mapping[str, Any]) -> str:
         rows = "1 row" if dropped == 1 else f"{dropped} rows"
         lines.append(f"{rows} dropped, see {artifacts.VALIDATED / 'quarantine.jsonl'}")
     return "\n".join(lines)
+
+
+def _time(summary: Mapping[str, Any]) -> str:
+    imports = f" (imports {duration(summary['import_seconds'])})" if "import_seconds" in summary else ""
+    return (
+        f"{duration(summary['seconds'])} in all: {duration(summary['stage_seconds'])} in stages{imports}, "
+        f"{duration(summary['orchestration_seconds'])} orchestration"
+    )
 
 
 def _good(summary: Mapping[str, Any]) -> str:

@@ -1,31 +1,19 @@
 """Stage reward: a reward model from preference pairs, on the body of the SFT model."""
 
-import datasets
-
 from rlcore.backends import trainer_for
 from rlcore.configs import RewardModelConfig
 from tasks.records.artifacts import PREFERENCES, REWARD_DIR, SFT_DIR
 from tasks.records.stage import main, stage
-from tasks.rows import training_rows
+from tasks.rows import PAIR_COLUMNS, training_splits
 
 
 def train_reward(config: RewardModelConfig) -> None:
     """Train on the preference pairs; scores are set to mean 0 and deviation 1 on answers of the SFT model."""
     with stage("reward", config) as run:
-        columns = ("prompt", "chosen", "rejected")
-        splits = {split: training_rows(PREFERENCES[split], columns) for split in ("train", "validation")}
-        data = datasets.DatasetDict({split: rows for split, rows in splits.items() if len(rows)})
+        data = training_splits(PREFERENCES, PAIR_COLUMNS)
         train = trainer_for("reward")
-        result = train(
-            config,
-            data,
-            REWARD_DIR,
-            reference=SFT_DIR,
-            resume_dir=run.resume_dir,
-            on_metrics=run.log,
-            on_samples=run.log_samples,
-        )
-        run.finish(result)
+        sinks = {"on_metrics": run.log, "on_samples": run.log_samples}
+        run.finish(train(config, data, REWARD_DIR, reference=SFT_DIR, resume_dir=run.resume_dir, **sinks))
 
 
 if __name__ == "__main__":

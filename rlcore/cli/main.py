@@ -1,53 +1,52 @@
-"""The command `rlhf`. It owns `doctor`; the other groups come from the entry points `rlhf.commands`.
+"""The command `rlhf`. It owns `llm` and `doctor`; the other groups come from the entry points `rlhf.commands`.
 
 An entry point is a function that fills a parser of its group and sets `run`, a function from the parsed arguments to an
 exit code. The first line of its docstring is the help text.
 """
 
 import argparse
-import errno
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from rlcore.cli.doctor import doctor
+from rlcore.cli.exit_codes import INTERRUPTED, exit_code_of
+from rlcore.cli.llm import llm
+from rlcore.cli.parser import Parser
 from rlcore.errors import ConfigError, RLCoreError
-
-USAGE_ERROR, INTERRUPTED, TRANSIENT = 2, 130, 75
 
 Group = Callable[[argparse.ArgumentParser], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `rlhf` and return its exit code. What a user can cause ends in one clear line, not in a stack trace."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         return INTERRUPTED
     except RLCoreError as error:
-        sys.stderr.write(f"rlhf: {error}\n")
+        sys.stderr.write(f"rlhf: {' '.join(str(error).splitlines())}\n")
+        return exit_code_of(error)
+    except MemoryError as error:
+        sys.stderr.write("rlhf: this machine: too little memory.\n")
         return exit_code_of(error)
     except OSError as error:
         sys.stderr.write(f"rlhf: {error.filename or 'this machine'}: {error.strerror or error}.\n")
-        return TRANSIENT if error.errno == errno.ENOSPC else USAGE_ERROR
+        return exit_code_of(error)
 
 
-def exit_code_of(error: RLCoreError) -> int:
-    """The exit code that an error brings along; of those that bring none, a setting or data are the cause."""
-    return int(getattr(error, "exit_code", USAGE_ERROR))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rlhf", description="Preference fine-tuning of language models.")
+def _parser() -> Parser:
+    parser = Parser(prog="rlhf", description="Preference fine-tuning of language models.")
     groups = parser.add_subparsers(metavar="command", required=True)
+    _add(groups, "llm", llm)
     _add(groups, "doctor", doctor)
     for entry in sorted(entry_points(group="rlhf.commands"), key=lambda entry: entry.name):
         _add(groups, entry.name, _load(entry))
     return parser
 
 
-def _add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, group: Group) -> None:
+def _add(groups: "argparse._SubParsersAction[Parser]", name: str, group: Group) -> None:
     line = (group.__doc__ or "").strip().splitlines()[0]
     group(groups.add_parser(name, help=line, description=line))
 

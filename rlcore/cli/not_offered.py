@@ -1,6 +1,6 @@
-"""Flags of the documents' command line that nothing here answers to: refused by name, with the reason.
+"""Flags and values of the documents' command line that nothing here answers to: refused by name, with the reason.
 
-The value that says what happens anyway is let through.
+The value of a flag that says what happens anyway is let through.
 """
 
 from dataclasses import dataclass
@@ -9,10 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NotOffered:
-    """Why a flag is refused, and the one value of it that is let through."""
+    """Why a flag is refused, and the one value of it that is let through; None, which sets nothing, is besides."""
 
     only: Any
     reason: str
+
+    def lets_through(self, value: Any) -> bool:
+        """Whether a value, which may come as text, is the one that says what happens anyway."""
+        return value is None or value == self.only or str(value).lower() == str(self.only).lower()
 
 
 _BY_REASON: dict[str, dict[str, Any]] = {
@@ -32,9 +36,11 @@ _BY_REASON: dict[str, dict[str, Any]] = {
         "add_eos_token": True,
         "map_eos_token": False,
         "apply_chat_template": True,
-        "chat_template": None,
+        "chat_template": "tokenizer",
         "chat_format": None,
-        "packing": None,
+    },
+    "a row is one example, and of an example with a prompt every response token counts 1 and no other": {
+        "packing": False,
         "padding": "right",
         "token_weights": None,
         "response_only_loss": True,
@@ -43,30 +49,26 @@ _BY_REASON: dict[str, dict[str, Any]] = {
         "model_max_length": None,
         "max_completion_length": None,
     },
-    "rows are read as they stand; name their columns, and convert other forms before": {
+    "rows are text, prompts and answers, or messages with role and content; convert other forms before": {
         "auto_convert_dataset": False,
-        "column_mapping": None,
         "runtime_mapping": None,
         "conversation_extension": 1,
-        "save_processed_data": "auto",
+        "save_processed_data": "none",
         "image_column": None,
     },
-    "the trainer has a schedule, an optimizer and a precision of its own": {
-        "scheduler": None,
-        "optimizer": "adamw_torch",
-        "mixed_precision": None,
-        "attn_implementation": None,
-        "use_flash_attention_2": False,
-        "disable_gradient_checkpointing": True,
-        "auto_find_batch_size": True,
-        "quantization": None,
-        "unsloth": False,
-        "merge_adapter": True,
+    "every trainer uses AdamW": {"optimizer": "adamw_torch"},
+    "ppo and grpo train at a constant rate, the others warm up and follow a cosine": {"scheduler": None},
+    "weights are trained in float32; on a GPU, TRL's trainers compute in bfloat16": {"mixed_precision": None},
+    "the model's own attention is used": {"attn_implementation": None, "use_flash_attention_2": False},
+    "activations are kept, not computed twice": {"disable_gradient_checkpointing": True},
+    "a batch that does not fit on the device is halved by itself, but for TRL's trainers": {
+        "auto_find_batch_size": None,
     },
-    "evaluations and checkpoints follow the trainer's steps": {
-        "eval_strategy": "steps",
-        "save_strategy": "steps",
-        "save_total_limit": None,
+    "weights of 4 or 8 bits need a GPU and bitsandbytes, and models are loaded in float32 here; to save memory, train "
+    "adapters with peft": {"quantization": None},
+    "the trainers use transformers and peft as they are": {"unsloth": False},
+    "the two newest checkpoints and the best one are kept": {"save_total_limit": None},
+    "checkpoints follow save_strategy; go on from one with resume_from_checkpoint": {
         "manual_checkpoint_control": False,
         "save_state_every_n_steps": 0,
         "load_state_from": None,
@@ -100,6 +102,8 @@ _BY_REASON: dict[str, dict[str, Any]] = {
         "vllm_server_url": None,
         "vllm_tensor_parallel_size": 1,
         "vllm_server_gpus": 1,
+    },
+    "the prompts of valid_split are answered whenever they are measured": {
         "sample_every_n_steps": 0,
         "sample_prompts": None,
         "sample_temperature": 1.0,
@@ -122,15 +126,29 @@ _BY_REASON: dict[str, dict[str, Any]] = {
         "eval_save_predictions": False,
         "eval_benchmark": None,
     },
-    "metrics stay on this machine": {"log": "none", "wandb_visualizer": False},
-    "the result is a folder; upload it with `hf upload`": {
-        "push_to_hub": False,
-        "username": None,
-        "token": None,
-        "repo_id": None,
-        "hub_private": True,
+    "metrics stay on this machine; keep them with log=mlflow": {
+        "wandb_visualizer": False,
+        "wandb_sweep": False,
+        "wandb_sweep_project": None,
+        "wandb_sweep_entity": None,
+        "wandb_sweep_id": None,
+        "wandb_run_id": None,
     },
 }
 
 NOT_OFFERED = {name: NotOffered(only, reason) for reason, flags in _BY_REASON.items() for name, only in flags.items()}
 """By field name."""
+
+_NO_SUCH_LOSS = "TRL's loss has no counterpart here. Use grpo, dapo or dr_grpo"
+_LOCAL_LOG = "metrics stay on this machine. Use mlflow, or none"
+
+REFUSED_VALUES: dict[str, dict[str, str]] = {
+    "trainer": {"distillation": "there is no trainer for distillation. Use sft on the teacher's answers"},
+    "log": {"wandb": _LOCAL_LOG, "tensorboard": _LOCAL_LOG},
+    "rl_loss_type": dict.fromkeys(("bnpo", "cispo", "sapo"), _NO_SUCH_LOSS),
+    "eval_strategy": {"steps": "rows are measured after each epoch. Use epoch or no"},
+    "rl_optimize_device_cache": {
+        "false": "a mini-batch that does not fit on the device is always halved, which changes no gradient. Leave it out"
+    },
+}
+"""Values of other fields, by field name, and why each is refused and what to do."""

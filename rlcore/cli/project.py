@@ -2,20 +2,29 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
 
-from rlcore.backends import trainer_for
+from rlcore.backends import backends_of, trainer_for
+from rlcore.cli.checkpoints import checkpoint_folder
+from rlcore.cli.columns import trainer_rows
+from rlcore.cli.hub import claim_repository, repository_of, upload
 from rlcore.cli.params import LLMTrainingParams
+from rlcore.cli.progress import shown_progress
+from rlcore.cli.readers import unread_fields
 from rlcore.cli.rewards import check_rewards, reward_source
-from rlcore.cli.rows import read_splits, rename_columns
-from rlcore.cli.stages import stage_config, unread_fields
-from rlcore.errors import ConfigError
+from rlcore.cli.rows import read_splits
+from rlcore.cli.run_logs import open_log, run_log
+from rlcore.cli.stages import implementation_of, stage_config
+from rlcore.errors import ConfigError, DeviceMemoryError
+from rlcore.results import MetricSink, TrainResult, ignore_metrics
 
-COLUMN_FIELDS = ("text_column", "prompt_text_column", "rejected_text_column")
+COLUMN_FIELDS = ("text_column", "prompt_text_column", "rejected_text_column", "column_mapping")
+SAMPLED = ("ppo", "grpo")
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +43,7 @@ class AutoTrainProject:
 
     Raises:
         ConfigError: another backend, a setting that the trainer does not read, a missing one, or a project_name that
-            would replace something that is no model.
+            would replace something that is no model, or one of the inputs.
     """
 
     params: LLMTrainingParams
@@ -42,17 +51,28 @@ class AutoTrainProject:
     process: bool = False
 
     def __post_init__(self) -> None:
+        params = self.params
         if self.backend != "local":
             raise ConfigError(f"backend={self.backend!r}: expected 'local'. Training runs on this machine alone.")
-        _refuse_unread(self.params, are_columns_read=self.process)
-        if self.params.stage == "ppo":
-            check_rewards(self.params)
-        if self.params.stage == "grpo":
-            _check_environment(self.params)
-        _check_folder(Path(self.params.project_name))
+        if implementation_of(params) not in backends_of(params.stage):
+            there = " and ".join(backends_of(params.stage))
+            raise ConfigError(
+                f"implementation={params.implementation!r}: {params.stage} has {there} alone. Leave it out."
+            )
+        _refuse_unread(params, are_columns_read=self.process)
+        if params.stage == "grpo":
+            _check_environment(params)
+        if params.stage in SAMPLED and params.rl_env_class is None:
+            check_rewards(params)
+        if params.push_to_hub:
+            repository_of(params)
+        if params.log != "none":
+            open_log(params.log)
+        _warn_of_filtered_sampling(params)
+        _check_folder(params)
 
     def create(self) -> Path:
-        """Train, and print what was written and how to go on.
+        """Train, show progress, and print what was written and how to go on.
 
         Returns:
             the model folder: project_name.
@@ -61,29 +81,88 @@ class AutoTrainProject:
             ConfigError, DataError: a setting, a file or a row is wrong. Nothing was written.
             CheckpointError, TrainingDiverged, DeviceMemoryError: see the trainer.
         """
-        params, output_dir = self.params, Path(self.params.project_name)
-        judges: dict[str, Any] = {} if params.model_ref is None else {"reference": params.model_ref}
-        if params.stage == "grpo":
-            judges["environment"], data = _environment(params)
-        else:
-            data = self._data()
-        if params.stage == "ppo":
-            judges["reward"] = reward_source(params, data["train"])
+        with shown_progress(self.params.stage) as show:
+            result = self.train(show)
+        say_what_was_written(self.params, result, _next_step(self.params))
+        return result.model_dir
+
+    def train(self, on_metrics: MetricSink = ignore_metrics) -> TrainResult:
+        """As create(), but without a word.
+
+        Args:
+            on_metrics: gets the numbers of the trainer; what it raises ends the run.
+        """
+        # Checking settings does without torch.
+        import torch
+
+        from rlcore.processes import launched_processes
+
+        params, is_first = self.params, launched_processes().is_first
+        data, judges = self._data_and_judges()
         config = stage_config(params, len(data["train"]))
-        train = trainer_for(params.stage)
-        result = train(config, data, output_dir, resume_dir=_resume_dir(params), on_metrics=_log_metrics, **judges)
-        print(f"Wrote the model of step {result.best_step} to {output_dir}.")
-        print(f"Next: {_next_step(params)}")
-        return output_dir
+        if params.push_to_hub and is_first:
+            claim_repository(params)
+        settings = {
+            "llm": params.model_dump(mode="json", exclude={"token"}),
+            params.stage: config.model_dump(mode="json"),
+        }
+        with ExitStack() as stack:
+            folder = stack.enter_context(checkpoint_folder(params, is_first=is_first))
+            log = stack.enter_context(
+                run_log(params.log if is_first else "none", params.project_name, settings, folder)
+            )
+
+            def report(step: int, metrics: Mapping[str, float]) -> None:
+                log.log(step, metrics)
+                on_metrics(step, metrics)
+
+            sinks: dict[str, Any] = {"on_metrics": report, "on_samples": log.log_samples}
+            train = trainer_for(params.stage, implementation_of(params))
+            try:
+                result = train(config, data, Path(params.project_name), resume_dir=folder, **sinks, **judges)
+            except torch.OutOfMemoryError as error:
+                # Our own trainers halve what does not fit; TRL's do not.
+                raise DeviceMemoryError(
+                    f"The device has no room for batch_size={params.batch_size}: {str(error).splitlines()[0]} Lower "
+                    "it, and raise gradient_accumulation."
+                ) from error
+            if is_first:
+                _finish(params, result.model_dir)
+                log.finish(result)
+        return result
+
+    def _data_and_judges(self) -> tuple[datasets.DatasetDict, dict[str, Any]]:
+        """Rows to train on, and what the trainer asks besides."""
+        params = self.params
+        judges: dict[str, Any] = {} if params.model_ref is None else {"reference": params.model_ref}
+        if params.rl_env_class is not None:
+            judges["environment"], data = _environment(params)
+            return data, judges
+        data = self._data()
+        if params.stage in SAMPLED:
+            judges["reward"] = reward_source(params, data["train"])
+        return data, judges
 
     def _data(self) -> datasets.DatasetDict:
         params = self.params
-        splits = read_splits(params.data_path, params.train_split, params.valid_split)
+        splits = read_splits(params.data_path, params.train_split, params.valid_split, is_measured=_is_measured(params))
+        first = {split: _first(rows, params.max_samples) for split, rows in splits.items()}
         if self.process:
-            splits = {
-                split: rename_columns(rows, _columns(params, rows.column_names)) for split, rows in splits.items()
-            }
-        return datasets.DatasetDict({split: _first(rows, params.max_samples) for split, rows in splits.items()})
+            first = {split: trainer_rows(rows, params) for split, rows in first.items()}
+        return datasets.DatasetDict(first)
+
+
+def say_what_was_written(params: LLMTrainingParams, result: TrainResult, next_step: str) -> None:
+    """Print what a run has written and what people do next; of several processes the first does."""
+    from rlcore.processes import launched_processes
+
+    if not launched_processes().is_first:
+        return
+    what = "reward model" if params.stage == "reward" else "model" if params.merge_adapter else "adapters"
+    print(f"Wrote the {what} of step {result.best_step} to {result.model_dir}.")
+    if params.push_to_hub:
+        print(f"Uploaded it to https://huggingface.co/{repository_of(params)}.")
+    print(f"Next: {next_step}")
 
 
 def _refuse_unread(params: LLMTrainingParams, *, are_columns_read: bool) -> None:
@@ -98,21 +177,44 @@ def _refuse_unread(params: LLMTrainingParams, *, are_columns_read: bool) -> None
 
 
 def _check_environment(params: LLMTrainingParams) -> None:
-    if params.rl_env_module is None or params.rl_env_class is None:
+    if (params.rl_env_module is None) != (params.rl_env_class is None):
         raise ConfigError(
             f"grpo found rl_env_module={params.rl_env_module!r} and rl_env_class={params.rl_env_class!r}, expected "
             "both. Name the module and the class of your environment."
         )
 
 
-def _check_folder(folder: Path) -> None:
-    """Let through what is free or holds a model. The result takes the place of the folder as a whole."""
-    is_free = not folder.exists() or (folder.is_dir() and next(folder.iterdir(), None) is None)
-    if not is_free and not (folder / "config.json").is_file():
-        raise ConfigError(
-            f"project_name={str(folder)!r}: found something that is no model folder, which the result would replace. "
-            "Choose another name, or move it away."
+def _check_folder(params: LLMTrainingParams) -> None:
+    """Let through what is free or holds a model that is no input. The result takes the place of the whole folder."""
+    # Loads torch, so this is the last of the checks.
+    from rlcore.checkpoint import require_replaceable
+
+    folder = Path(params.project_name)
+    require_replaceable(folder)
+    for name in ("model", "model_ref", "rl_reward_model_path", "data_path"):
+        value = getattr(params, name)
+        if value is not None and folder.exists() and Path(value).exists() and folder.samefile(value):
+            raise ConfigError(
+                f"project_name={params.project_name!r}: that is {name} too, which the result would replace. Choose "
+                "another name."
+            )
+
+
+def _warn_of_filtered_sampling(params: LLMTrainingParams) -> None:
+    if params.stage in SAMPLED and (params.rl_top_k or params.rl_top_p < 1):
+        logger.warning(
+            "rl_top_k=%d and rl_top_p=%g draw from a part of the distribution that is trained: KL and gradient are "
+            "off-policy. 0 and 1 draw from all of it.",
+            params.rl_top_k,
+            params.rl_top_p,
         )
+
+
+def _is_measured(params: LLMTrainingParams) -> bool:
+    """Whether validation rows have a use. The scores of a prompt's compared responses always add up to 0."""
+    if params.stage == "sft" or params.rl_env_type == "preference_comparison":
+        return False
+    return params.eval_strategy == "epoch"
 
 
 def _environment(params: LLMTrainingParams) -> tuple[Any, datasets.DatasetDict]:
@@ -132,27 +234,14 @@ def _first(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
     return rows if count is None else rows.take(min(count, len(rows)))
 
 
-def _columns(params: LLMTrainingParams, found: list[str]) -> dict[str, str]:
-    """Column of the rows for each column that the trainer reads."""
-    text = {"sft": "response", "ppo": "prompt"}.get(params.stage, "chosen")
-    is_default = params.text_column == LLMTrainingParams.model_fields["text_column"].default
-    columns = {text: text if is_default and params.text_column not in found else params.text_column}
-    if text != "prompt":
-        columns["prompt"] = params.prompt_text_column or "prompt"
-    if text == "chosen":
-        columns["rejected"] = params.rejected_text_column or "rejected"
-    return columns
+def _finish(params: LLMTrainingParams, folder: Path) -> None:
+    """What is done to the model folder after training."""
+    if params.peft and not params.merge_adapter:
+        from rlcore.cli.adapters import keep_adapter_alone
 
-
-def _resume_dir(params: LLMTrainingParams) -> Path | None:
-    folder = params.resume_from_checkpoint
-    if folder is None:
-        return None
-    return Path(f"{params.project_name}-checkpoints" if folder == "auto" else folder)
-
-
-def _log_metrics(step: int, metrics: Mapping[str, float]) -> None:
-    logger.info("Step %d: %s", step, ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+        keep_adapter_alone(folder)
+    if params.push_to_hub:
+        upload(params, folder)
 
 
 def _next_step(params: LLMTrainingParams) -> str:

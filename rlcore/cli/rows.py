@@ -1,7 +1,13 @@
-"""Rows of training data from files, under the column names that a trainer reads."""
+"""Rows of training data from files or the hub, under the column names that they have there."""
 
+import csv
+import gzip
+import re
+import shutil
 import tempfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import datasets
@@ -9,18 +15,27 @@ import datasets
 from rlcore.errors import ConfigError, DataError
 
 FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-"""What a file name may end with, and who reads it."""
+"""What a file name may end with, and its format. `.gz` may follow."""
+
+VALID_SPLIT = "valid"
+"""The file that is taken for validation rows where no other is named."""
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-def read_splits(data_path: str | Path, train_split: str, valid_split: str | None) -> datasets.DatasetDict:
-    """The splits `train` and, where there is a valid_split, `validation`.
+def read_splits(
+    data_path: str | Path, train_split: str, valid_split: str | None, *, is_measured: bool = True
+) -> datasets.DatasetDict:
+    """The splits `train` and, where there are rows for it, `validation`. Nothing is read but these files.
 
     Args:
-        data_path: a file with the rows to train on, or a folder with one file for each split.
-        train_split, valid_split: names of the files in the folder, without their ending.
+        data_path: a file with the rows to train on, a folder with one file for each split, or a data set of the hub.
+        train_split, valid_split: names of the files in the folder, without their ending, or of the splits; a
+            valid_split of None is VALID_SPLIT where the folder has it.
+        is_measured: whether validation rows are wanted at all.
 
     Raises:
-        ConfigError: there is no such file, or more than one.
+        ConfigError: there is no such file or data set, or more than one.
         DataError: a file cannot be read, or holds no row.
     """
     path = Path(data_path)
@@ -29,58 +44,105 @@ def read_splits(data_path: str | Path, train_split: str, valid_split: str | None
             f"Found the file {path} with train_split={train_split!r} and valid_split={valid_split!r}, which name files "
             "of a folder. Name the folder, or leave the splits out."
         )
+    if not path.exists() and _HUB_NAME.fullmatch(str(data_path)) and not _ending(path):
+        wanted = {"train": train_split} | ({"validation": valid_split} if valid_split and is_measured else {})
+        return datasets.DatasetDict({name: _from_hub(str(data_path), split) for name, split in wanted.items()})
     files = {"train": path if path.is_file() else _file_of(path, train_split)}
-    if valid_split is not None:
-        files["validation"] = _file_of(path, valid_split)
+    if is_measured and path.is_dir() and (valid_split is not None or _candidates(path, VALID_SPLIT)):
+        files["validation"] = _file_of(path, valid_split or VALID_SPLIT)
     return datasets.DatasetDict({split: _read(file) for split, file in files.items()})
-
-
-def rename_columns(rows: datasets.Dataset, wanted: Mapping[str, str]) -> datasets.Dataset:
-    """The rows with the column wanted[name] under `name`; it takes the place of a column that has this name already.
-
-    Raises:
-        DataError: a column is not there. Names the ones that are.
-    """
-    missing = sorted(set(wanted.values()) - set(rows.column_names))
-    if missing:
-        raise DataError(
-            f"Found the columns {', '.join(rows.column_names)}, expected {', '.join(missing)}. Name the columns with "
-            "text_column, prompt_text_column and rejected_text_column."
-        )
-    replaced = [name for name, found in wanted.items() if name != found and name in rows.column_names]
-    rows = rows.remove_columns([name for name in replaced if name not in wanted.values()])
-    return rows.rename_columns({found: name for name, found in wanted.items() if found != name})
 
 
 def _file_of(folder: Path, split: str) -> Path:
     endings = ", ".join(FORMATS)
     if not folder.is_dir():
-        raise ConfigError(f"Found no file or folder {str(folder)!r}. Pass data_path: a file ending in {endings}.")
-    files = sorted(folder / f"{split}{ending}" for ending in FORMATS if (folder / f"{split}{ending}").is_file())
+        raise ConfigError(
+            f"Found no file or folder {str(folder)!r}. Pass data_path: a file ending in {endings}, a folder with "
+            f"{split}{next(iter(FORMATS))} or the like, or a data set of the hub, owner/name."
+        )
+    files = _candidates(folder, split)
     if len(files) != 1:
         found = " and ".join(file.name for file in files) or "none"
         raise ConfigError(
-            f"{folder}: found {found}, expected one file `{split}` ending in {endings}. Name the file in data_path."
+            f"{folder}: found {found}, expected one file `{split}` ending in {endings}, or these with .gz. Name the "
+            "file in data_path."
         )
     return files[0]
 
 
+def _candidates(folder: Path, split: str) -> list[Path]:
+    names = [f"{split}{ending}{packed}" for ending in FORMATS for packed in ("", ".gz")]
+    return [folder / name for name in sorted(names) if (folder / name).is_file()]
+
+
+def _ending(file: Path) -> str:
+    """The ending of a file name that says its format, without .gz; empty where there is none."""
+    suffix = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+    return suffix if suffix in FORMATS else ""
+
+
 def _read(file: Path) -> datasets.Dataset:
-    if file.suffix not in FORMATS:
-        raise ConfigError(f"Found {file}, expected a name ending in {', '.join(FORMATS)}. Convert or rename the file.")
-    if not file.stat().st_size:
-        raise DataError(f"{file}: the file is empty, expected at least one row.")
+    ending = _ending(file)
+    if not ending:
+        raise ConfigError(
+            f"Found {file}, expected a name ending in {', '.join(FORMATS)}, or these with .gz. Convert or rename the "
+            "file."
+        )
     # The rows are in memory; in the usual cache a copy of every version of the file would stay.
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory() as folder, _unpacked(file, Path(folder) / f"rows{ending}") as plain:
+        if not plain.stat().st_size:
+            raise DataError(f"{file}: the file is empty, expected at least one row.")
         try:
-            rows = datasets.load_dataset(
-                FORMATS[file.suffix],
-                data_files={"train": str(file)},
+            if FORMATS[ending] == "csv":
+                return _from_csv(plain)
+            return datasets.load_dataset(
+                FORMATS[ending],
+                data_files={"train": str(plain)},
                 split="train",
-                cache_dir=cache,
+                cache_dir=folder,
                 keep_in_memory=True,
             )
-        except (datasets.exceptions.DatasetGenerationError, OSError, ValueError) as error:
+        except (datasets.exceptions.DatasetGenerationError, csv.Error, OSError, ValueError) as error:
             reason = str(error.__cause__ or error).splitlines()[0].rstrip(".!")
             raise DataError(f"{file}: {reason}. Expected at least one row; mend or replace the file.") from error
+
+
+def _from_csv(file: Path) -> datasets.Dataset:
+    """Every cell as the text that it is: a number is an answer like another, an empty cell an empty text."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines)
+        rows = []
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(f"line {reader.line_num} has other columns than the first line")
+            rows.append(row)
+    if not rows:
+        raise ValueError("no row below the names of the columns")
+    return datasets.Dataset.from_list(rows)
+
+
+@contextmanager
+def _unpacked(file: Path, place: Path) -> Iterator[Path]:
+    """The file itself, or its content at `place` where it is packed."""
+    if file.suffix != ".gz":
+        yield file
+        return
+    try:
+        with gzip.open(file) as packed, place.open("wb") as plain:
+            shutil.copyfileobj(packed, plain)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{file}: {error}. Expected a whole gzip file; pack or copy it again.") from error
+    yield place
+
+
+def _from_hub(name: str, split: str) -> datasets.Dataset:
+    try:
+        rows = datasets.load_dataset(name, split=split)
+    except (datasets.exceptions.DatasetNotFoundError, ValueError) as error:
+        raise ConfigError(
+            f"{name}: {str(error).splitlines()[0]} Expected a file, a folder, or a data set of the hub with the split "
+            f"{split!r}."
+        ) from error
+    if not len(rows):
+        raise DataError(f"{name}, split {split}: found no row, expected at least one.")
     return rows

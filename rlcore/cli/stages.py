@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from rlcore.backends import backends_of
 from rlcore.cli.params import LLMTrainingParams
 from rlcore.configs import DPOConfig, GRPOConfig, ORPOConfig, PPOConfig, RewardModelConfig, SFTConfig, StageConfig
 from rlcore.errors import ConfigError
@@ -44,16 +45,21 @@ _PAIRS = (
         "dpo_beta": "beta",
     }
 )
-_ROLLOUT = {
-    "epochs": "num_iterations",
-    "save_steps": "save_every",
-    "rl_kl_coef": "kl_penalty_coef",
-    "rl_clip_range": "clip_ratio",
-    "rl_max_new_tokens": "max_new_tokens",
-    "rl_top_k": "top_k",
-    "rl_top_p": "top_p",
-    "rl_temperature": "temperature",
-}
+_ROLLOUT = (
+    _EVERY
+    | _ADAPTERS
+    | {
+        "epochs": "num_iterations",
+        "save_steps": "save_every",
+        "block_size": "max_prompt_length",
+        "rl_kl_coef": "kl_penalty_coef",
+        "rl_clip_range": "clip_ratio",
+        "rl_max_new_tokens": "max_new_tokens",
+        "rl_top_k": "top_k",
+        "rl_top_p": "top_p",
+        "rl_temperature": "temperature",
+    }
+)
 
 STAGE_FIELDS: dict[str, dict[str, str]] = {
     "sft": _EVERY | _ROWS | {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "save_steps": "save_steps"},
@@ -70,9 +76,7 @@ STAGE_FIELDS: dict[str, dict[str, str]] = {
     },
     "dpo": _PAIRS,
     "orpo": _PAIRS,
-    "ppo": _EVERY
-    | _ROLLOUT
-    | _ADAPTERS
+    "ppo": _ROLLOUT
     | {
         "batch_size": "mini_batch_size",
         "rl_chunk_size": "batch_size",
@@ -83,55 +87,25 @@ STAGE_FIELDS: dict[str, dict[str, str]] = {
         "rl_value_loss_coef": "value_coef",
         "rl_value_clip_range": "value_clip",
     },
-    "grpo": _EVERY
-    | _ROLLOUT
-    | _ADAPTERS
+    "grpo": _ROLLOUT
     | {
         "batch_size": "mini_batch_size",
         "gradient_accumulation": "gradient_accumulation_steps",
         "rl_num_generations": "num_generations",
         "rl_loss_type": "loss_normalization",
         "rl_mask_truncated_completions": "mask_truncated",
+        "rl_max_turns": "max_turns",
     },
 }
 """Which field of which trainer's settings a field of LLMTrainingParams decides. What it does not name keeps the
 trainer's own default."""
 
-_ANY_PROJECT = {"trainer", "project_name", "max_samples", "resume_from_checkpoint"}
-_ANY_FILE = {"data_path", "train_split", "valid_split", "text_column"}
-_PAIR_COLUMNS = {"prompt_text_column", "rejected_text_column"}
-PROJECT_FIELDS: dict[str, set[str]] = {
-    "sft": _ANY_PROJECT | _ANY_FILE | {"prompt_text_column"},
-    "reward": _ANY_PROJECT | _ANY_FILE | _PAIR_COLUMNS,
-    "dpo": _ANY_PROJECT | _ANY_FILE | _PAIR_COLUMNS | {"model_ref"},
-    "orpo": _ANY_PROJECT | _ANY_FILE | _PAIR_COLUMNS,
-    "ppo": _ANY_PROJECT
-    | _ANY_FILE
-    | {"model_ref", "rl_reward_model_path", "rl_reward_fn", "rl_multi_objective", "rl_reward_weights"}
-    | {"rl_env_type", "rl_env_config"},
-    "grpo": _ANY_PROJECT | {"model_ref", "rl_env_module", "rl_env_class", "rl_env_config"},
-}
-"""What AutoTrainProject itself reads, for each trainer."""
-
 _LOSS_NORMALIZATION = {"grpo": "sequence", "dapo": "token", "dr_grpo": "constant"}
-_REASONS = {
-    ("ppo", "gradient_accumulation"): "rl_mini_batch_size responses make an optimiser step",
-    ("ppo", "lora_dropout"): "the policy is trained without dropout",
-    ("ppo", "rl_optimize_device_cache"): "it is always done",
-}
 
 
-def unread_fields(params: LLMTrainingParams) -> dict[str, str]:
-    """The fields that are set to something and that the trainer does not read, each with the reason."""
-    stage = params.stage
-    read = PROJECT_FIELDS[stage] | set(STAGE_FIELDS[stage])
-    idle = _idle_fields(params)
-    changed = (
-        name
-        for name, field in LLMTrainingParams.model_fields.items()
-        if (name not in read or name in idle) and getattr(params, name) != field.default
-    )
-    return {name: _REASONS.get((stage, name)) or idle.get(name) or _readers(name) for name in changed}
+def implementation_of(params: LLMTrainingParams) -> str:
+    """Whose trainer runs, as `rlcore.backends` names it: the one that is asked for, else TRL's where there is one."""
+    return params.implementation or ("trl" if "trl" in backends_of(params.stage) else "own")
 
 
 def stage_config(params: LLMTrainingParams, row_count: int) -> StageConfig:
@@ -150,23 +124,18 @@ def stage_config(params: LLMTrainingParams, row_count: int) -> StageConfig:
     return build_config(CONFIGS[stage], stage, settings | _COMPUTED[stage](params, row_count))
 
 
-def _idle_fields(params: LLMTrainingParams) -> dict[str, str]:
-    """Fields that another setting has switched off, and that setting."""
-    idle: dict[str, str] = {}
-    if not params.peft:
-        idle |= dict.fromkeys(("lora_r", "lora_alpha", "lora_dropout", "target_modules"), "it needs peft=True")
-    if params.resume_from_checkpoint is None:
-        idle["save_steps"] = "it needs resume_from_checkpoint, the folder for checkpoints"
-    return idle
-
-
 def _sft(params: LLMTrainingParams, row_count: int) -> dict[str, Any]:
-    steps = _optimiser_steps(params, row_count)
-    return {"max_steps": steps, "warmup_steps": _warmup_steps(params, steps)}
+    epoch = _steps_per_epoch(params, row_count)
+    steps = params.epochs * epoch
+    return {"max_steps": steps, "warmup_steps": _warmup_steps(params, steps), "save_steps": _save_every(params, epoch)}
 
 
 def _reward(params: LLMTrainingParams, row_count: int) -> dict[str, Any]:
-    return {"warmup_steps": _warmup_steps(params, _optimiser_steps(params, row_count))}
+    epoch = _steps_per_epoch(params, row_count)
+    return {
+        "warmup_steps": _warmup_steps(params, params.epochs * epoch),
+        "save_steps": _save_every(params, epoch),
+    }
 
 
 def _pairs(params: LLMTrainingParams, row_count: int) -> dict[str, Any]:
@@ -175,23 +144,27 @@ def _pairs(params: LLMTrainingParams, row_count: int) -> dict[str, Any]:
             f"max_prompt_length={params.max_prompt_length} leaves no token for the response in "
             f"block_size={params.block_size}. Change one of them."
         )
-    return {"lora": _adapters(params)}
+    epoch = _steps_per_epoch(params, row_count)
+    return {"eval_every": epoch, "save_every": _save_every(params, epoch), "lora": _adapters(params)}
 
 
 def _ppo(params: LLMTrainingParams, row_count: int) -> dict[str, Any]:
-    step_size = params.rl_mini_batch_size
-    if step_size > params.rl_chunk_size:
+    step_size, responses = params.rl_mini_batch_size, params.rl_chunk_size
+    if step_size > responses:
         raise ConfigError(
-            f"rl_mini_batch_size={step_size} is larger than rl_chunk_size={params.rl_chunk_size}. Change one of them."
+            f"rl_mini_batch_size={step_size} is larger than rl_chunk_size={responses}. Change one of them."
+        )
+    if params.rl_env_type == "preference_comparison" and responses % 2:
+        raise ConfigError(
+            f"rl_chunk_size={responses}: rl_env_type='preference_comparison' answers each prompt twice. Use an even "
+            "number."
         )
     backward_size = min(params.batch_size, step_size)
     if step_size % backward_size:
         raise ConfigError(f"batch_size={backward_size} does not divide rl_mini_batch_size={step_size}. Change one.")
-    return {
+    return _rollout(params, row_count, responses) | {
         "mini_batch_size": backward_size,
         "gradient_accumulation_steps": step_size // backward_size,
-        "num_iterations": math.ceil(params.epochs * row_count / params.rl_chunk_size),
-        "lora": _adapters(params),
     }
 
 
@@ -202,10 +175,26 @@ def _grpo(params: LLMTrainingParams, row_count: int) -> dict[str, Any]:
             f"rl_num_generations={params.rl_num_generations} does not divide batch_size * gradient_accumulation="
             f"{responses}. Change one of them."
         )
-    return {
+    return _rollout(params, row_count * params.rl_num_generations, responses) | {
         "batch_size": responses,
-        "num_iterations": math.ceil(params.epochs * row_count * params.rl_num_generations / responses),
         "loss_normalization": _LOSS_NORMALIZATION[params.rl_loss_type],
+    }
+
+
+def _rollout(params: LLMTrainingParams, responses_per_epoch: int, responses: int) -> dict[str, Any]:
+    """What PPO and GRPO compute alike, where an iteration has so many responses."""
+    room = params.block_size - params.rl_max_new_tokens
+    if room < 1:
+        raise ConfigError(
+            f"rl_max_new_tokens={params.rl_max_new_tokens} leaves no token for the prompt in block_size="
+            f"{params.block_size}. Change one of them."
+        )
+    epoch = math.ceil(responses_per_epoch / responses)
+    return {
+        "num_iterations": math.ceil(params.epochs * responses_per_epoch / responses),
+        "eval_every": epoch,
+        "save_every": _save_every(params, epoch),
+        "max_prompt_length": room,
         "lora": _adapters(params),
     }
 
@@ -220,9 +209,12 @@ _COMPUTED: dict[str, Callable[[LLMTrainingParams, int], dict[str, Any]]] = {
 }
 
 
-def _optimiser_steps(params: LLMTrainingParams, row_count: int) -> int:
-    batches = math.ceil(row_count / params.batch_size)
-    return params.epochs * math.ceil(batches / params.gradient_accumulation)
+def _steps_per_epoch(params: LLMTrainingParams, row_count: int) -> int:
+    return math.ceil(math.ceil(row_count / params.batch_size) / params.gradient_accumulation)
+
+
+def _save_every(params: LLMTrainingParams, steps_per_epoch: int) -> int:
+    return params.save_steps if params.save_strategy == "steps" else steps_per_epoch
 
 
 def _warmup_steps(params: LLMTrainingParams, steps: int) -> int:
@@ -236,8 +228,3 @@ def _adapters(params: LLMTrainingParams) -> dict[str, Any] | None:
     names = params.target_modules
     targets = names if names == "all-linear" else tuple(name.strip() for name in names.split(","))
     return {"rank": params.lora_r, "alpha": params.lora_alpha, "target_modules": targets}
-
-
-def _readers(name: str) -> str:
-    readers = [stage for stage in STAGE_FIELDS if name in STAGE_FIELDS[stage] or name in PROJECT_FIELDS[stage]]
-    return f"it is for {', '.join(readers)}" if readers else "no trainer reads it"

@@ -5,13 +5,49 @@ from typing import Any, cast
 
 from torch import nn
 
-from rlcore.dpo.dataset import PreferenceDataset
+from rlcore.configs import PreferenceConfig
+from rlcore.dpo.dataset import PreferenceDataset, length_limit
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process, in_shares
 from rlcore.models import CausalLM
-from rlcore.pair_training import mapped
+from rlcore.results import SampleSink, ignore_samples
 from rlcore.sampling import SamplingParams, generate
 from rlcore.streams import stream_seed
+
+
+def hand_over_answers(
+    client: AsyncTrainingClient,
+    chat: ChatFormat,
+    dataset: PreferenceDataset | None,
+    config: PreferenceConfig,
+    step: int,
+    on_samples: SampleSink,
+) -> None:
+    """Sample answers to up to config.eval_prompts prompts and give them to the first process's on_samples.
+
+    Args:
+        client: holds the policy; several processes share the prompts.
+        chat: format of the policy's tokenizer.
+        dataset: see sampled_answers; None has no prompts.
+        config: eval_prompts, max_length and seed.
+        step: optimiser steps so far.
+        on_samples: nothing is sampled where it ignores what it gets.
+    """
+    if dataset is None or not config.eval_prompts:
+        return
+    # The first process decides, or one with another sink would wait for answers that the others do not sample.
+    if in_first_process(client, lambda: on_samples is ignore_samples):
+        return
+    rows = sampled_answers(
+        client,
+        chat,
+        dataset,
+        max_prompts=config.eval_prompts,
+        max_length=length_limit(cast(CausalLM, client.model), config.max_length),
+        seed=config.seed,
+    )
+    if client.processes.is_first:
+        on_samples(step, rows)
 
 
 def sampled_answers(
@@ -54,8 +90,4 @@ def sampled_answers(
             for row, response_ids, finished in answers
         ]
 
-    return mapped(
-        client,
-        range(len(indices)),
-        lambda numbers: list(chain.from_iterable(client.evaluate_in_parts(numbers, answer))),
-    )
+    return in_shares(client, len(indices), lambda numbers: list(chain(*client.evaluate_in_parts(numbers, answer))))

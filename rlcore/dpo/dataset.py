@@ -4,7 +4,6 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy
 import torch
@@ -13,13 +12,17 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.batches import right_pad
-from rlcore.configs import DPOConfig, ORPOConfig
+from rlcore.configs import PreferenceConfig
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
-from rlcore.pair_training import preference_columns, require_pairs, require_prompt
+from rlcore.models import CausalLM, context_length, vocabulary_size
+from rlcore.pair_training import Columns, preference_columns, require_pairs, require_prompt
 
 Response = str | list[dict[str, str]]
 """Text, or chat messages that end with the assistant's; the prompt's messages may precede it."""
+
+NO_TOKEN = -1
+"""Stands for padding where tokens are compared."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,11 @@ class PairBatch:
     """int64 [2N, T]."""
     response_mask: Tensor
     """bool [2N, T], True on response tokens, the end token included."""
+
+    def ties(self) -> Tensor:
+        """Pairs whose two responses are the same tokens, bool [N]."""
+        chosen, rejected = self.response_ids.where(self.response_mask, NO_TOKEN).chunk(2)
+        return (chosen == rejected).all(dim=1)
 
     def to(self, device: torch.device | str) -> "PairBatch":
         """The same batch on another device."""
@@ -162,9 +170,30 @@ class PreferenceDataset(Dataset[dict[str, Tensor | int]]):
         """Tokens of the longer one of the two sequences of a pair."""
         return len(self._rows[index])
 
-    def largest_id(self) -> int:
-        """The highest token id."""
-        return max(max(map(max, (row.prompt, row.chosen, row.rejected))) for row in self._rows)
+    def require_readable(self, name: str, model: CausalLM, max_length: int) -> None:
+        """Let pairs pass that the model can read.
+
+        Args:
+            name: what the error calls the pairs.
+            model: causal language model.
+            max_length: tokens of prompt and response together that the settings allow.
+
+        Raises:
+            ConfigError: a pair is longer than max_length or the model's context.
+            DataError: a token is not in the model's vocabulary.
+        """
+        longest, limit = max(map(len, self._rows)), length_limit(model, max_length)
+        if longest > limit:
+            raise ConfigError(
+                f"{name}: found a pair of {longest} tokens, expected at most {limit}, the least of "
+                f"max_length={max_length} and the model's context. Tokenise the pairs with max_length={limit}."
+            )
+        largest_id = max(max(map(max, (row.prompt, row.chosen, row.rejected))) for row in self._rows)
+        if largest_id >= vocabulary_size(model):
+            raise DataError(
+                f"{name}: found token {largest_id}, but the model knows {vocabulary_size(model)}. "
+                "Tokenise the pairs with the model's own tokenizer."
+            )
 
     def sha256(self) -> str:
         """Hash of all tokens in their order."""
@@ -232,16 +261,16 @@ class PreferenceDataset(Dataset[dict[str, Tensor | int]]):
             )
 
 
-def pairs_of(
-    split: str,
-    columns: Mapping[str, Sequence[Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    config: DPOConfig | ORPOConfig,
-) -> PreferenceDataset:
+def length_limit(model: CausalLM, max_length: int) -> int:
+    """Tokens of prompt and response together: max_length, or the model's context where that is shorter."""
+    context = context_length(model)
+    return max_length if context is None else min(max_length, context)
+
+
+def pairs_of(columns: Columns, tokenizer: PreTrainedTokenizerBase, config: PreferenceConfig) -> PreferenceDataset:
     """The pairs in the columns prompt, chosen and rejected; names of others, which are not read, are logged.
 
     Args:
-        split: what errors call the data.
         columns: by name, one entry for each pair.
         tokenizer: of the model that is trained.
         config: max_length and max_prompt_length.
@@ -249,11 +278,8 @@ def pairs_of(
     Raises:
         DataError: a column is missing; see also PreferenceDataset.
     """
-    try:
-        prompts, chosen, rejected = preference_columns(columns)
-        return PreferenceDataset(prompts, chosen, rejected, tokenizer, config.max_length, config.max_prompt_length)
-    except DataError as error:
-        raise DataError(f"Split {split}: {error}") from error
+    prompts, chosen, rejected = preference_columns(columns)
+    return PreferenceDataset(prompts, chosen, rejected, tokenizer, config.max_length, config.max_prompt_length)
 
 
 def _response_text(index: int, name: str, response: object, prompt: Prompt) -> str:

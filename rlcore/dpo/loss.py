@@ -87,12 +87,14 @@ def pair_loss(
         config: beta and label_smoothing.
 
     Returns:
-        the loss, and sums over the n pairs of what is reported as means; `dpo/accuracy` counts strict wins.
+        the loss, and sums over the n pairs of what is reported as means; `dpo/accuracy` counts strict wins. Two equal
+        responses have equal rewards, whatever rounding says of their rows: no win and no gradient.
     """
     chosen, rejected = response_sums(model, batch).chunk(2)
     ref_chosen, ref_rejected = ref_sequence_logprobs.chunk(2)
     chosen_rewards = implicit_rewards(chosen, ref_chosen, beta=config.beta)
     rejected_rewards = implicit_rewards(rejected, ref_rejected, beta=config.beta)
+    rejected_rewards = chosen_rewards.where(batch.ties(), rejected_rewards)
     losses = dpo_pair_losses(chosen_rewards, rejected_rewards, label_smoothing=config.label_smoothing)
     loss = losses.sum()
     with torch.no_grad():

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from rlcore.checkpoint import publish, read_tensors, write_tensors
+from rlcore.checkpoint import read_tensors, swapped_in, write_tensors
 from rlcore.dpo.dataset import PreferenceDataset
 from rlcore.dpo.loss import response_sums
 from rlcore.errors import CheckpointError, TrainingDiverged
-from rlcore.forward_backward import AsyncTrainingClient
-from rlcore.pair_training import measure_pairs, on_first
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process
+from rlcore.pair_training import measure_pairs
 
 FILE = "logprobs.safetensors"
 
@@ -66,11 +66,11 @@ def kept_on_disk(
         measure: gives float32 [2, N].
     """
     entry = folder / f"reference-{key}"
-    found = on_first(client, partial(_read, entry, pair_count))
+    found = in_first_process(client, partial(_read, entry, pair_count))
     if found is not None:
         return found
     measured = measure()
-    on_first(client, partial(_write, entry, measured))
+    in_first_process(client, partial(_write, entry, measured))
     return measured
 
 
@@ -89,5 +89,5 @@ def _read(entry: Path, pair_count: int) -> Tensor | None:
 
 
 def _write(entry: Path, measured: Tensor) -> None:
-    with publish(entry) as draft:
+    with swapped_in(entry) as draft:
         write_tensors(draft / FILE, {"ref_sequence_logprobs": measured})

@@ -1,7 +1,8 @@
 """The preference trainer: a policy, its frozen reference, and runs over preference pairs."""
 
 import math
-from contextlib import ExitStack
+from contextlib import closing
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,29 +13,37 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.checkpoint import publish
 from rlcore.configs import DPOConfig
-from rlcore.dpo.answers import sampled_answers
+from rlcore.dpo.answers import hand_over_answers
 from rlcore.dpo.dataset import PreferenceDataset, pairs_of
 from rlcore.dpo.loss import ReferencedPairs
 from rlcore.dpo.reference import kept_on_disk, measure_reference
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process, require_agreement
 from rlcore.models import (
     CausalLM,
     add_lora,
     choose_device,
-    context_length,
     frozen_copy,
     frozen_weights,
     load_causal_lm,
     load_tokenizer,
+    require_arguments,
     require_same_vocabulary,
     require_separable,
+    require_trainable,
     save_causal_lm,
     seeded,
-    vocabulary_size,
 )
-from rlcore.pair_training import PairPlan, PairRun, by_length, evaluate_pairs, on_first, shared_checkpoint_folder
+from rlcore.pair_training import (
+    PairPlan,
+    PairRun,
+    by_length,
+    evaluate_pairs,
+    preference_splits,
+    read_each,
+    shared_checkpoint_folder,
+)
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.run_folder import trained_weights, weights_sha256
 
@@ -77,8 +86,9 @@ class DPOTrainer:
         training_client: everything that reaches the model goes through it.
 
     Raises:
-        ConfigError: a device that is not there; a reference with another vocabulary, or one beside reference_free; a
-            model whose output layer cannot be called apart.
+        ConfigError: a device that is not there; a reference with another vocabulary or with weights of the model, or
+            one beside reference_free; a model whose output layer cannot be called apart, that is frozen or trained in
+            less than float32, or that holds NaN; an argument of another class.
     """
 
     def __init__(
@@ -90,6 +100,7 @@ class DPOTrainer:
         on_metrics: MetricSink = ignore_metrics,
         on_samples: SampleSink = ignore_samples,
     ):
+        require_arguments(config, DPOConfig, tokenizer, on_metrics=on_metrics, on_samples=on_samples)
         if config.reference_free and reference_model is not None:
             raise ConfigError("Found a reference_model with reference_free=True. Leave one of them out.")
         self.config = config
@@ -99,13 +110,16 @@ class DPOTrainer:
         self.chat = ChatFormat(self.tokenizer)
         self.model = load_causal_lm(model if model is not None else config.model_name)
         require_separable(self.model)
+        if reference_model is not None:
+            reference_model = cast(PreTrainedModel, load_causal_lm(reference_model))
+            require_same_vocabulary(self.model, reference_model)
         if config.lora is not None:
-            self.model = _with_adapters(self.model, config)
+            with seeded(config.seed):
+                self.model = add_lora(cast(PreTrainedModel, self.model), config.lora).eval()
         elif reference_model is None and not config.reference_free:
             reference_model = frozen_copy(cast(PreTrainedModel, self.model))
+        require_trainable(self.model, reference_model)
         self.reference_model = reference_model
-        if reference_model is not None:
-            require_same_vocabulary(self.model, reference_model)
         self.training_client = AsyncTrainingClient(self.model, reference_model, device=device)
         self._ref_sequence_logprobs: dict[str, torch.Tensor] = {}
 
@@ -153,6 +167,9 @@ class DPOTrainer:
         self._check_pairs("dataset", dataset)
         if eval_dataset is not None:
             self._check_pairs("eval_dataset", eval_dataset)
+        # Before the reference reads the pairs, of which each process takes its share.
+        settings = self.config.model_dump(mode="json", exclude={"device"})
+        require_agreement(self.training_client, {"config": settings, "pairs": dataset.sha256()})
         self.model.eval()
         folder = None if resume_dir is None else Path(resume_dir)
         plan = _plan_of(self.config, len(dataset))
@@ -178,11 +195,11 @@ class DPOTrainer:
         self._check_pairs("dataset", dataset)
         pairs = self._with_reference(dataset, None)
         measures = evaluate_pairs(self.training_client, pairs, self.config.batch_size)
-        return {name: measures[metric.replace("validation/", "dpo/")] for name, metric in EVALUATION.items()}
+        return {name: measures[metric] for name, metric in EVALUATION.items()}
 
     def save_model(self, folder: Path) -> None:
         """Write the policy and its tokenizer as an ordinary model folder, adapters merged, in one step."""
-        on_first(self.training_client, partial(_publish, self.model, self.tokenizer, folder))
+        in_first_process(self.training_client, partial(_publish, self.model, self.tokenizer, folder))
 
     def close(self) -> None:
         """Stop the training client. Idempotent."""
@@ -230,22 +247,11 @@ class DPOTrainer:
 
     @cached_property
     def _start_sha256(self) -> str:
-        """Hash of the weights that training changes, before the first run."""
+        """Hash of the weights that training changes, before the first run that keeps checkpoints."""
         return weights_sha256(trained_weights(self.model).items())
 
     def _answer(self, dataset: PreferenceDataset | None, step: int) -> None:
-        if dataset is None or not self.config.eval_prompts or self.on_samples is ignore_samples:
-            return
-        rows = sampled_answers(
-            self.training_client,
-            self.chat,
-            dataset,
-            max_prompts=self.config.eval_prompts,
-            max_length=self._length_limit(),
-            seed=self.config.seed,
-        )
-        if self.training_client.processes.is_first:
-            self.on_samples(step, rows)
+        hand_over_answers(self.training_client, self.chat, dataset, self.config, step, self.on_samples)
 
     def _check_pairs(self, name: str, dataset: PreferenceDataset) -> None:
         if not isinstance(dataset, PreferenceDataset):
@@ -258,23 +264,7 @@ class DPOTrainer:
                 f"{name}: found the tokens of another tokenizer than the trainer's. "
                 "Build the dataset with the model's own tokenizer."
             )
-        longest = max(map(dataset.length, range(len(dataset))))
-        if longest > self._length_limit():
-            raise ConfigError(
-                f"{name}: found a pair of {longest} tokens, expected at most {self._length_limit()}, the least of "
-                f"config.max_length={self.config.max_length} and the model's context. "
-                f"Build the dataset with max_length={self._length_limit()}."
-            )
-        if dataset.largest_id() >= vocabulary_size(self.model):
-            raise DataError(
-                f"{name}: found token {dataset.largest_id()}, but the model knows {vocabulary_size(self.model)}. "
-                "Build the dataset with the model's own tokenizer."
-            )
-
-    def _length_limit(self) -> int:
-        """Tokens of prompt and response together, at most."""
-        context = context_length(self.model)
-        return self.config.max_length if context is None else min(self.config.max_length, context)
+        dataset.require_readable(name, self.model, self.config.max_length)
 
 
 def train(
@@ -302,14 +292,9 @@ def train(
         resume_dir: folder for checkpoints; an interrupted run in it is taken up.
         on_metrics, on_samples: see DPOTrainer.
     """
-    if reward is not None:
-        raise ConfigError("Found a reward source, expected none: preference pairs are the only signal. Leave it out.")
-    if "train" not in data:
-        raise DataError(f"Found the splits {sorted(data)}, expected train. Name the preference pairs so.")
+    splits = preference_splits(data, reward)
     tokenizer = load_tokenizer(config.model_name)
-    pairs = pairs_of("train", data["train"].to_dict(), tokenizer, config)
-    validation = data["validation"].to_dict() if len(data.get("validation", ())) else None
-    eval_pairs = None if validation is None else pairs_of("validation", validation, tokenizer, config)
+    pairs = read_each(splits, lambda columns: pairs_of(columns, tokenizer, config))
     trainer = DPOTrainer(
         config,
         tokenizer,
@@ -318,10 +303,8 @@ def train(
         on_samples=on_samples,
     )
     output_dir = Path(output_dir)
-    with ExitStack() as cleanup:
-        cleanup.callback(trainer.close)
-        folder = cleanup.enter_context(shared_checkpoint_folder(trainer.training_client, resume_dir, output_dir))
-        run = trainer.start(pairs, eval_pairs, resume_dir=folder)
+    with closing(trainer), shared_checkpoint_folder(trainer.training_client, resume_dir, output_dir) as folder:
+        run = trainer.start(pairs["train"], pairs.get("validation"), resume_dir=folder)
         run.to_the_end()
         run.load_best()
         trainer.save_model(output_dir)
@@ -329,17 +312,14 @@ def train(
 
 
 def _plan_of(config: DPOConfig, pair_count: int) -> PairPlan:
-    pairs_per_step = config.batch_size * config.gradient_accumulation_steps
-    total_steps = math.ceil(pair_count / pairs_per_step) * config.num_epochs
-    return PairPlan(
+    plan = PairPlan(
         pair_count=pair_count,
-        pairs_per_step=pairs_per_step,
+        pairs_per_step=config.batch_size * config.gradient_accumulation_steps,
         micro_batch_size=config.batch_size,
         num_epochs=config.num_epochs,
         seed=config.seed,
         learning_rate=config.learning_rate,
         min_learning_rate_ratio=config.min_learning_rate_ratio,
-        warmup_steps=math.ceil(config.warmup_ratio * total_steps),
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
         logging_steps=config.logging_steps,
@@ -347,14 +327,9 @@ def _plan_of(config: DPOConfig, pair_count: int) -> PairPlan:
         save_every=config.save_every,
         max_non_finite_steps=config.max_non_finite_steps,
     )
+    return replace(plan, warmup_steps=math.ceil(config.warmup_ratio * plan.total_steps))
 
 
 def _publish(model: CausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     with publish(folder) as draft:
         save_causal_lm(model, tokenizer, draft)
-
-
-def _with_adapters(model: CausalLM, config: DPOConfig) -> CausalLM:
-    assert config.lora is not None
-    with seeded(config.seed):
-        return add_lora(cast(PreTrainedModel, model), config.lora).eval()

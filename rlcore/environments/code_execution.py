@@ -137,17 +137,23 @@ def _run(folder: str, job_file: IO[bytes], result_file: IO[bytes], timeout_s: fl
         )
     except OSError as error:
         raise RLCoreError(f"Could not start {sys.executable} to run code: {error}. Nothing was run.") from error
-    exit_watch = os.pidfd_open(process.pid)
     try:
-        poll = select.poll()
-        poll.register(exit_watch, select.POLLIN)
-        timed_out = not poll.poll(timeout_s * 1000)
+        return not _ends_within(process.pid, timeout_s)
     finally:
         # Before the process is reaped: until then no other can take over its group's number.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _ends_within(process_id: int, timeout_s: float) -> bool:
+    """Wait for the end of a child process and leave it to be reaped."""
+    exit_watch = os.pidfd_open(process_id)
+    try:
+        poll = select.poll()
+        poll.register(exit_watch, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+    finally:
         os.close(exit_watch)
-    return timed_out
 
 
 def _records(written: bytes, secret: object) -> list[dict[str, object]]:

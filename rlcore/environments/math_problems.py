@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.environments.multi_objective import MultiObjectiveRewardEnv
-from rlcore.errors import DataError
+from rlcore.errors import ConfigError, DataError
 from rlcore.reward_functions import answers_equal, formatting_score
 
 PROBLEMS = (
@@ -23,6 +23,9 @@ PROBLEMS = (
     "What is 3 - 11?",
     "What is 4 * 25?",
 )
+
+MAX_CHARACTERS = 300
+"""Longer calculations are not worked out: reading them could exhaust the stack."""
 
 _EXPRESSION = re.compile(r"[0-9(-][0-9 .()+*/-]*")
 _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -48,8 +51,11 @@ def create_math_problem_env(
         **kwargs: max_length, stop_sequences and temperature, as for TextGenerationEnv.
 
     Raises:
-        ConfigError: there is no problem, or a setting is unknown or out of range.
+        ConfigError: problems are no mapping, there is none, or a setting is unknown or out of range.
+        DataError: an answer is no text.
     """
+    if problems is not None:
+        _check_answers(problems)
 
     def correctness(prompt: str, generated: str, full_text: str) -> float:
         gold = arithmetic_value(prompt) if problems is None else _given_answer(problems, prompt)
@@ -71,10 +77,15 @@ def arithmetic_value(prompt: str) -> str:
     """The value of the longest calculation with + - * / and brackets in a prompt: an integer or a fraction as text.
 
     Raises:
-        DataError: there is none, or it divides by 0.
+        DataError: there is none, it has more than 300 characters, or it divides by 0.
     """
     text = prompt.replace("×", "*").replace("÷", "/").replace("−", "-")
     written = max(_EXPRESSION.findall(text), key=len, default="").strip(" .")
+    if len(written) > MAX_CHARACTERS:
+        raise DataError(
+            f"Found a calculation of {len(written)} characters, expected at most {MAX_CHARACTERS}: {written[:40]!r}... "
+            "Pass problems with their answers instead."
+        )
     try:
         calculation = ast.parse(written, mode="eval").body
         if not isinstance(calculation, ast.BinOp):
@@ -84,6 +95,14 @@ def arithmetic_value(prompt: str) -> str:
         raise DataError(
             f"Found no calculation in {prompt!r}: {error}. Pass problems with their answers instead."
         ) from None
+
+
+def _check_answers(problems: object) -> None:
+    if not isinstance(problems, Mapping):
+        raise ConfigError(f"problems: found a {type(problems).__name__}, expected answers by prompt. Pass a mapping.")
+    for prompt, answer in problems.items():
+        if not isinstance(answer, str):
+            raise DataError(f"The answer to {prompt!r}: found {answer!r}, expected text. Write it as {str(answer)!r}.")
 
 
 def _given_answer(problems: Mapping[str, str], prompt: str) -> str:

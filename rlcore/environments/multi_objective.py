@@ -10,8 +10,7 @@ from rlcore.environments.base import Observation, RLEnvironment, StepResult
 from rlcore.environments.text_episode import TextEpisode
 from rlcore.environments.text_generation import text_step
 from rlcore.errors import ConfigError
-from rlcore.reward_functions import checked_number, checked_weights
-from rlcore.reward_functions.checks import checked_counts
+from rlcore.reward_functions import checked_counts, checked_number, checked_weights
 
 RewardComponent = Callable[[str, str, str], float]
 """Called by position with prompt, generated text, and the two together."""

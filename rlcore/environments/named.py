@@ -1,5 +1,6 @@
 """Environments by name, from settings that fit into a parameter file."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ def environment_named(
         **objects: arguments that no config can hold: reward_fn, preference_model, human_feedback_fn.
 
     Raises:
-        ConfigError: unknown name, setting or component, or a value out of range.
+        ConfigError: unknown name, setting, object or component, or a value out of range.
     """
     if name not in ENVIRONMENTS:
         raise ConfigError(f"Unknown environment {name!r}. Use one of {', '.join(ENVIRONMENTS)}.")
@@ -61,7 +62,15 @@ def environment_named(
         raise ConfigError(f"{name}: found the settings {', '.join(unknown)}, expected {', '.join(known)}.")
     if name == "multi_objective":
         settings["reward_components"] = _components(settings.get("reward_components"))
-    return environment_class(tokenizer, prompts, **settings, **objects)  # type: ignore[call-arg]
+    arguments = {**settings, **objects}
+    try:
+        inspect.signature(environment_class).bind(tokenizer, prompts, **arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"{name}: {error}. Found {', '.join(arguments) or 'no arguments'}, expected those of "
+            f"{environment_class.__name__}{inspect.signature(environment_class)}."
+        ) from None
+    return environment_class(tokenizer, prompts, **arguments)  # type: ignore[call-arg]
 
 
 def _components(described: Any) -> dict[str, RewardComponent]:

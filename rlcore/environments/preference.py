@@ -12,8 +12,7 @@ from rlcore.environments.text_episode import PromptCycle, observe, require_runni
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
 from rlcore.results import RewardSource
-from rlcore.reward_functions import checked_number
-from rlcore.reward_functions.checks import checked_counts
+from rlcore.reward_functions import checked_counts, checked_number
 
 Preference = Callable[[str, str, str], float]
 """Called with prompt, first and second response: above 0 where the first is preferred, 0 for a tie."""
@@ -36,6 +35,9 @@ class PreferenceComparisonEnv(RLEnvironment):
         ConfigError: there is neither a model nor a function, the model is neither a reward model nor a function,
             there is no prompt, or max_length < 2.
     """
+
+    responses_per_prompt = 2
+    """What score_responses needs at least."""
 
     def __init__(
         self,
@@ -79,10 +81,10 @@ class PreferenceComparisonEnv(RLEnvironment):
 
         Raises:
             RLCoreError: reset() has not been called since the second response.
-            DataError: no token, or a preference that is no finite number.
+            DataError: no token, one that is none of the tokenizer, or a preference that is no finite number.
         """
         require_running(self._running)
-        ids = token_ids(action)
+        ids = token_ids(action, len(self.tokenizer))
         if not ids:
             raise DataError("Found a response without a token. An empty response consists of its end token.")
         self.responses.append(self._chat.decode_response(ids))
@@ -116,7 +118,7 @@ class PreferenceComparisonEnv(RLEnvironment):
         responses: Sequence[str],
         metadata: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[float]:
-        """For each response, its mean preference over the other responses to the same prompt.
+        """For each response, its mean preference over the other responses to the same prompt in this call.
 
         Raises:
             DataError: the numbers of rows differ, a prompt has one response only, or a preference is no finite number.

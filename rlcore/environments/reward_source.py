@@ -11,8 +11,7 @@ from rlcore.environments.base import RLEnvironment
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
 from rlcore.results import RewardSource
-from rlcore.reward_functions import checked_number, checked_scores
-from rlcore.reward_functions.checks import checked_counts
+from rlcore.reward_functions import checked_counts, checked_number, checked_scores
 
 
 class EnvironmentReward:
@@ -33,6 +32,7 @@ class EnvironmentReward:
     def __init__(self, environment: RLEnvironment, tokenizer: PreTrainedTokenizerBase | None = None):
         self.environment = environment
         self.__name__ = type(environment).__name__
+        self.responses_per_prompt: int = getattr(environment, "responses_per_prompt", 1)
         self._source: RewardSource | None = getattr(environment, "score_responses", None)
         self._chat = None if tokenizer is None else ChatFormat(tokenizer)
         if self._source is None:

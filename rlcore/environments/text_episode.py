@@ -1,5 +1,6 @@
 """Prompts in turn, and the response that grows token by token behind one of them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcore.environments.base import Observation
 from rlcore.errors import ConfigError, DataError, RLCoreError
-from rlcore.formatting import ChatFormat
+from rlcore.formatting import ChatFormat, require_text
 from rlcore.stop_sequences import checked_stop_sequences, find_stop
 
 
@@ -62,10 +63,10 @@ class TextEpisode:
         stop_sequences: Sequence[str] | None = None,
         temperature: float = 1.0,
     ):
-        if max_length < 1:
-            raise ConfigError(f"max_length={max_length}: expected at least 1.")
-        if not 0 < temperature < float("inf"):
-            raise ConfigError(f"temperature={temperature}: expected a number above 0.")
+        if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
+            raise ConfigError(f"max_length={max_length!r}: expected a whole number of at least 1.")
+        if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
+            raise ConfigError(f"temperature={temperature!r}: expected a number above 0.")
         self.chat = ChatFormat(tokenizer)
         self.cycle = PromptCycle(prompts)
         self.max_length = max_length
@@ -84,7 +85,13 @@ class TextEpisode:
         return len(self._response_ids)
 
     def start(self, prompt: str | None = None) -> Observation:
-        """Begin with the next prompt, or with a given one, which leaves the turn where it is."""
+        """Begin with the next prompt, or with a given one, which leaves the turn where it is.
+
+        Raises:
+            DataError: the given prompt is no text or empty, or see ChatFormat.encode_prompt.
+        """
+        if prompt is not None and (not isinstance(prompt, str) or not prompt.strip()):
+            raise DataError(f"prompt: found {prompt!r}, expected a text that is not empty. Leave it out for the next.")
         self._prompt_index, self.prompt = self.cycle.next() if prompt is None else (None, prompt)
         self._prompt_ids = self.chat.encode_prompt(self.prompt)
         self._response_ids = []
@@ -97,19 +104,24 @@ class TextEpisode:
 
         Raises:
             RLCoreError: the last episode has ended.
-            DataError: the action is not one token.
+            DataError: the action is not one token of the tokenizer.
         """
         if not self._prompt_ids:
             self.start()
         require_running(self.running)
-        self._response_ids.append(one_token(action))
+        self._response_ids.append(one_token(action, len(self.chat.tokenizer)))
         self.generated, stopped = self.before_stop(self.chat.decode_response(self._response_ids))
         ended = self._response_ids[-1] == self.chat.end_id
         self.running = not (stopped or ended or self.steps >= self.max_length)
         return not self.running
 
     def before_stop(self, text: str) -> tuple[str, bool]:
-        """The text in front of the first stop string, and whether there is one."""
+        """The text in front of the first stop string, and whether there is one.
+
+        Raises:
+            DataError: see formatting.require_text.
+        """
+        require_text(text)
         position = find_stop(text, self.stop_sequences)
         return text[:position], position is not None
 
@@ -142,31 +154,40 @@ def require_running(running: bool) -> None:
         raise RLCoreError("Found a step without a running episode: it has ended or never begun. Call reset() first.")
 
 
-def one_token(action: Tensor | int) -> int:
+def one_token(action: Tensor | int, vocabulary: int) -> int:
     """The token id of an action: an int, or an integer tensor with one element.
 
+    Args:
+        action: what a policy did.
+        vocabulary: number of tokens.
+
     Raises:
-        DataError: anything else.
+        DataError: anything else, or see token_ids.
     """
-    ids = token_ids(action)
+    ids = token_ids(action, vocabulary)
     if len(ids) != 1:
         raise DataError(f"Found an action of {len(ids)} tokens, expected one token id. Step once for each token.")
     return ids[0]
 
 
-def token_ids(action: Tensor | Sequence[int] | int) -> list[int]:
+def token_ids(action: Tensor | Sequence[int] | int, vocabulary: int) -> list[int]:
     """The token ids of an action: an int, a list of ints, or an integer tensor of one row.
 
     Raises:
-        DataError: no integers, a negative one, or a tensor of several rows.
+        DataError: no integers, one that is no token of the vocabulary, or several rows.
     """
-    tensor = action if isinstance(action, Tensor) else torch.tensor(action)
-    rows = tensor.shape[:-1].numel()
-    if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex() or rows > 1:
-        raise DataError(
-            f"Found an action of type {tensor.dtype} and shape {tuple(tensor.shape)}, expected token ids of one row."
-        )
-    ids: list[int] = tensor.flatten().tolist()
-    if any(token < 0 for token in ids):
-        raise DataError(f"Found the token id {min(ids)}, expected ids of the vocabulary.")
+    row = _plain(action)
+    while isinstance(row, list) and len(row) == 1 and isinstance(row[0], list):
+        row = row[0]
+    ids = [_plain(token) for token in row] if isinstance(row, list | tuple) else [row]
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise DataError(f"Found {token!r} in an action, expected one row of token ids, which are whole numbers.")
+        if not 0 <= token < vocabulary:
+            raise DataError(f"Found the token id {token}, expected ids of the tokenizer, 0 to {vocabulary - 1}.")
     return ids
+
+
+def _plain(value: Any) -> Any:
+    """A tensor or an array as numbers and lists; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcore.environments.base import Observation, RLEnvironment, StepResult
 from rlcore.environments.text_episode import TextEpisode
-from rlcore.reward_functions import REWARD_FUNCTIONS, as_reward_source
+from rlcore.reward_functions import REWARD_FUNCTIONS, as_reward_source, checked_counts
 
 
 class TextGenerationEnv(RLEnvironment):
@@ -45,7 +45,7 @@ class TextGenerationEnv(RLEnvironment):
         self.tokenizer = tokenizer
         self.prompts = self._episode.cycle.prompts
         self.max_length = max_length
-        self.reward_fn = reward_fn or REWARD_FUNCTIONS["default"]
+        self.reward_fn = REWARD_FUNCTIONS["default"] if reward_fn is None else reward_fn
         self._source = as_reward_source(self.reward_fn, "The reward function of the environment")
         self.stop_sequences = self._episode.stop_sequences
         self.temperature = temperature
@@ -54,6 +54,9 @@ class TextGenerationEnv(RLEnvironment):
         """Begin a response to the next prompt, or to a given one, which leaves the turn where it is.
 
         The metadata holds `prompt_idx` (None for a given prompt), `steps` and `temperature`.
+
+        Raises:
+            DataError: the given prompt is no text or empty, or holds a lone surrogate.
         """
         return self._episode.start(prompt)
 
@@ -69,7 +72,7 @@ class TextGenerationEnv(RLEnvironment):
 
         Raises:
             RLCoreError: reset() has not been called since the last response ended.
-            DataError: the action is not one token, or the reward no finite number.
+            DataError: the action is not one token of the tokenizer, or the reward no finite number.
         """
         done = self._episode.append(action)
         reward = self._source([self._episode.prompt], [self._episode.generated])[0] if done else 0.0
@@ -88,8 +91,9 @@ class TextGenerationEnv(RLEnvironment):
         """Rewards of whole responses, up to their stop string; neither tokens nor the running episode are touched.
 
         Raises:
-            DataError: the numbers of rows differ, or a reward is no finite number.
+            DataError: the numbers of rows differ, a response is no text, or a reward is no finite number.
         """
+        checked_counts(prompts, responses, metadata)
         return self._source(prompts, [self._episode.before_stop(response)[0] for response in responses], metadata)
 
 

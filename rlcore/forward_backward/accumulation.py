@@ -1,12 +1,16 @@
 """The gradients of one model between two optimiser steps.
 
 An optimiser step and the micro-batches before it form a window. A window makes its step or changes nothing.
+A model has one set of gradients, so of several clients of one model a single one has a window open at a time.
 """
 
 import math
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +18,7 @@ from torch import Tensor, nn
 from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.forward_backward.future import ForwardBackwardOutput, OptimStepOutput
 from rlcore.processes import Processes, sums
+from rlcore.sampling import is_number
 
 LossFunction = Callable[[nn.Module], tuple[Tensor, Mapping[str, Tensor | float]]]
 """`loss_fn(model)`: a scalar loss, and metrics to report."""
@@ -49,7 +54,8 @@ class Update:
     """How a window becomes an optimiser step.
 
     Raises:
-        ConfigError: max_grad_norm is not above 0.
+        ConfigError: max_grad_norm is no number above 0; the optimizer is none of torch's, or one that calls the model
+            itself; the scheduler is none of torch's, waits for a metric, or is of another optimizer.
     """
 
     optimizer: torch.optim.Optimizer
@@ -59,11 +65,18 @@ class Update:
     """Gradients are scaled down to this L2 norm; None does not clip."""
 
     def __post_init__(self) -> None:
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+        limit = self.max_grad_norm
+        if limit is not None and not (is_number(limit) and limit > 0):
             raise ConfigError(
-                f"Found max_grad_norm={self.max_grad_norm}, expected more than 0. "
-                "Pass None to leave gradients unclipped."
+                f"Found max_grad_norm={limit!r}, expected a number above 0. Pass None to leave gradients unclipped."
             )
+        _check_optimizer(self.optimizer)
+        if self.scheduler is not None:
+            _check_scheduler(self.scheduler, self.optimizer)
+
+
+_holders: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Accumulation]]" = weakref.WeakKeyDictionary()
+_holding = threading.Lock()
 
 
 class Accumulation:
@@ -94,6 +107,7 @@ class Accumulation:
         window = self.window
         if window.error is not None:
             raise failure_of(window)
+        self._hold_model()
         if window.holds_sums if is_mean else window.holds_means:
             raise _two_kinds()
         with torch.enable_grad():
@@ -153,23 +167,50 @@ class Accumulation:
         if update.max_grad_norm is not None:
             nn.utils.clip_grads_with_norm_(trained, update.max_grad_norm, total_norm)
         optimizer.step()
-        if update.scheduler is not None:
-            update.scheduler.step()
         self.steps += 1
         self.clear(optimizer)
+        # Last: where the scheduler fails, the step was made and counts.
+        if update.scheduler is not None:
+            update.scheduler.step()
         return OptimStepOutput(self.steps, learning_rate, grad_norm)
 
     def fail(self, error: BaseException) -> None:
         """Let the rest of the window fail with this error."""
         if self.window.error is None:
             self.window.error = error
-        self.model.zero_grad(set_to_none=True)
+        if not self._another_holds_model():
+            self.model.zero_grad(set_to_none=True)
 
     def clear(self, optimizer: torch.optim.Optimizer) -> None:
         """Begin a new window, without gradients."""
         self.window = Window()
-        optimizer.zero_grad(set_to_none=True)
-        self.model.zero_grad(set_to_none=True)
+        if not self._another_holds_model():
+            optimizer.zero_grad(set_to_none=True)
+            self.model.zero_grad(set_to_none=True)
+        self.release()
+
+    def release(self) -> None:
+        """Let another client train the model, whether the window made its step or not."""
+        with _holding:
+            if self._holder() is self:
+                del _holders[self.model]
+
+    def _hold_model(self) -> None:
+        with _holding:
+            if self._holder() not in (None, self):
+                raise ConfigError(
+                    "Found another client of this model with micro-batches that wait for their optimiser step; both "
+                    "would add to the same gradients. Call its optim_step() or shutdown() first."
+                )
+            _holders[self.model] = weakref.ref(self)
+
+    def _another_holds_model(self) -> bool:
+        with _holding:
+            return self._holder() not in (None, self)
+
+    def _holder(self) -> "Accumulation | None":
+        reference = _holders.get(self.model)
+        return None if reference is None else reference()
 
     def _gradients_of_all_processes(self, optimizer: torch.optim.Optimizer, whole: Window) -> list[nn.Parameter]:
         """What the optimizer trains in this step; gradients are the sum over all micro-batches, or their mean."""
@@ -198,6 +239,11 @@ def loss_and_metrics(returned: object) -> MicroBatchLoss:
             f"Found {type(returned).__name__} from the loss function, expected a scalar loss and a mapping of metrics. "
             "Return `loss, {}` where there is nothing to report."
         )
+    if not isinstance(returned[1], Mapping):
+        raise DataError(
+            f"Found metrics of type {type(returned[1]).__name__} from the loss function, expected a mapping from "
+            "names to numbers. Return `loss, {}` where there is nothing to report."
+        )
     return MicroBatchLoss(*returned)
 
 
@@ -213,6 +259,37 @@ def failure_of(window: Window) -> RLCoreError:
     )
     failure.__cause__ = cause
     return failure
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            f"Found {optimizer!r} as optimizer, expected one of torch's. "
+            "Make it from the model, such as torch.optim.AdamW(model.parameters())."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigError(
+            "Found LBFGS, which calls the model itself, expected an optimizer that steps along given gradients. "
+            "Use AdamW or SGD."
+        )
+
+
+def _check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
+    schedulers = torch.optim.lr_scheduler
+    if not isinstance(scheduler, schedulers.LRScheduler):
+        raise ConfigError(
+            f"Found {scheduler!r} as scheduler, expected one of torch.optim.lr_scheduler. Pass None to keep the rate."
+        )
+    if isinstance(scheduler, schedulers.ReduceLROnPlateau):
+        raise ConfigError(
+            "Found ReduceLROnPlateau, which needs a metric at each step, expected a scheduler that counts steps. "
+            "Leave it out here and call its step(metric) yourself after an evaluation."
+        )
+    if scheduler.optimizer is not optimizer:
+        raise ConfigError(
+            "Found a scheduler of another optimizer, expected one of the optimizer that makes the step. "
+            "Make the scheduler from it."
+        )
 
 
 def _elsewhere(error: BaseException) -> BaseException:
@@ -231,6 +308,8 @@ def _check_scalars(result: MicroBatchLoss) -> None:
     if not isinstance(loss, Tensor) or loss.ndim != 0:
         found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise DataError(f"Found {found} as loss, expected a scalar tensor. Reduce it in the loss function.")
+    if loss.is_complex():
+        raise DataError("Found a complex loss, expected a real number. Take its real part or its size.")
     if not loss.requires_grad:
         raise DataError(
             "Found a loss without gradient. Compute it from the model that the loss function gets, "
@@ -239,3 +318,5 @@ def _check_scalars(result: MicroBatchLoss) -> None:
     for name, value in result.metrics.items():
         if isinstance(value, Tensor) and value.numel() != 1:
             raise DataError(f"Metric {name!r}: found shape {list(value.shape)}, expected one number. Reduce it.")
+        if not isinstance(value, Tensor | Real):
+            raise DataError(f"Metric {name!r}: found {value!r}, expected a number. Leave out what is none.")

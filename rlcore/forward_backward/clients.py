@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import ConfigError, DataError
-from rlcore.forward_backward.accumulation import MicroBatchLoss
+from rlcore.forward_backward.accumulation import MicroBatchLoss, loss_and_metrics
 from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput
-from rlcore.forward_backward.lane import Lane
+from rlcore.forward_backward.lane import Lane, require_function
+from rlcore.forward_backward.token_checks import check_tensors, limits_of
 from rlcore.forward_backward.token_losses import TokenRows, loss_arguments, loss_named, token_rows, token_scores
+from rlcore.functional.logprobs import IGNORED_LABEL
 from rlcore.functional.masking import position_ids_from
 
 OutputsLoss = Callable[..., Tensor | tuple[Tensor, Mapping[str, Tensor | float]]]
@@ -55,7 +57,7 @@ class AsyncTrainingClient(Lane):
         Raises:
             ConfigError, DataError: as there, or a keyword is given twice.
         """
-        given = dict(loss_fn_kwargs or {})
+        given = _keywords(loss_fn_kwargs)
         twice = sorted(given.keys() & loss_keywords.keys())
         if twice:
             raise ConfigError(f"Found {twice} both in loss_fn_kwargs and as keywords. Pass each once.")
@@ -80,9 +82,13 @@ class AsyncTrainingClient(Lane):
         return self.evaluate(partial(_forward, rows=self._rows_of(batch)), use_reference=use_reference)
 
     def _rows_of(self, batch: Mapping[str, Tensor]) -> TokenRows:
+        if not isinstance(batch, Mapping):
+            raise DataError(
+                f"Found a batch of type {type(batch).__name__}, expected a mapping with input_ids. Make one."
+            )
         if "input_ids" not in batch:
             raise DataError(f"Found a batch with {sorted(batch)}, expected input_ids. Tokenize the text first.")
-        return token_rows(batch["input_ids"], batch.get("attention_mask"), batch.get("labels"), self.device)
+        return _rows(self, batch["input_ids"], batch.get("attention_mask"), batch.get("labels"))
 
 
 class ForwardBackwardPipeline(Lane):
@@ -141,11 +147,12 @@ class ForwardBackwardPipeline(Lane):
             future of loss, metrics, logits and logprobs. After a failure the rest of the optimiser step fails too.
 
         Raises:
-            ConfigError: unknown loss, or unknown or missing loss_fn_kwargs.
-            DataError: the shapes do not fit.
+            ConfigError: unknown loss, or unknown or missing loss_fn_kwargs, or one out of range.
+            DataError: the shapes do not fit, an id is none of the model's, a row is longer than its context, a tensor
+                is not finite, or a named loss has nothing to learn.
         """
-        rows = token_rows(input_ids, attention_mask, labels, self.device)
-        forward = _named_or_own_loss(rows, loss_fn, loss_fn_kwargs or {}, self.device)
+        rows = _rows(self, input_ids, attention_mask, labels)
+        forward = _named_or_own_loss(rows, loss_fn, _keywords(loss_fn_kwargs), self.device)
         return self._queue_micro_batch(forward, is_mean=True)
 
     def forward_backward_custom(
@@ -163,23 +170,49 @@ class ForwardBackwardPipeline(Lane):
                 Returns a scalar mean, or that and metrics.
             attention_mask: [B, L], 1 on real tokens.
             kwargs: handed to custom_loss_fn.
+
+        Raises:
+            ConfigError: custom_loss_fn cannot be called.
+            DataError: as in forward_backward.
         """
-        rows = token_rows(input_ids, attention_mask, None, self.device)
+        rows = _rows(self, input_ids, attention_mask, None)
+        require_function("custom_loss_fn", custom_loss_fn)
         return self._queue_micro_batch(partial(_custom_loss, rows, custom_loss_fn, kwargs), is_mean=True)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None
     ) -> AsyncTrainingFuture[dict[str, Tensor]]:
         """Queue a forward pass in evaluation mode, without gradients: `logits` [B, L, V] and `logprobs` [B, L-1]."""
-        return self.evaluate(partial(_forward, rows=token_rows(input_ids, attention_mask, None, self.device)))
+        return self.evaluate(partial(_forward, rows=_rows(self, input_ids, attention_mask, None)))
+
+
+def _rows(lane: Lane, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None) -> TokenRows:
+    return token_rows(input_ids, attention_mask, labels, lane.device, limits_of(lane.model))
+
+
+def _keywords(loss_fn_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    if loss_fn_kwargs is not None and not isinstance(loss_fn_kwargs, Mapping):
+        raise ConfigError(
+            f"Found loss_fn_kwargs as {type(loss_fn_kwargs).__name__}, expected a mapping. "
+            "Pass the arguments of the loss by name."
+        )
+    return dict(loss_fn_kwargs or {})
 
 
 def _named_or_own_loss(
     rows: TokenRows, loss_fn: str | OutputsLoss, loss_fn_kwargs: Mapping[str, Any], device: torch.device
 ) -> Callable[[nn.Module], MicroBatchLoss]:
     if not isinstance(loss_fn, str):
+        require_function("loss_fn", loss_fn)
         return partial(_own_loss, rows, loss_fn, loss_fn_kwargs)
-    loss = partial(loss_named(loss_fn), **loss_arguments(loss_fn, loss_fn_kwargs, device))
+    arguments = loss_arguments(loss_fn, loss_fn_kwargs, device)
+    counted = rows.targets != IGNORED_LABEL
+    if not bool(counted.any()):
+        raise DataError(
+            "Found no label to learn: all are ignored, or stand on padding or right after it. Drop such a batch."
+        )
+    check_tensors(arguments, counted)
+    loss = partial(loss_named(loss_fn), **arguments)
 
     def forward(model: nn.Module) -> MicroBatchLoss:
         logits = _logits(_outputs(model, rows))
@@ -203,7 +236,7 @@ def _custom_loss(
 
 
 def _with_tensors(returned: Any, outputs: Any, rows: TokenRows) -> MicroBatchLoss:
-    loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
+    loss, metrics, *_ = loss_and_metrics(returned if isinstance(returned, tuple) else (returned, {}))
     logits = _logits(outputs).detach()
     return MicroBatchLoss(loss, metrics, logits, token_scores(logits, rows).logprobs)
 

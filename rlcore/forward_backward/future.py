@@ -86,9 +86,9 @@ class AsyncTrainingFuture(Generic[ResultT]):
             Exception: what the work raised.
             TimeoutError: the work was not done in time; it goes on.
             concurrent.futures.CancelledError: the work was cancelled before it began.
-            RLCoreError: called by work of the same lane, which would wait for itself.
+            RLCoreError: called by work of the same lane, which would wait for itself, or in a forked process.
         """
-        self._refuse_to_wait_for_itself()
+        self._refuse_an_endless_wait()
         try:
             return self._inner.result(timeout)
         finally:
@@ -96,7 +96,7 @@ class AsyncTrainingFuture(Generic[ResultT]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the work and return its error, or None. Waits as `result` does."""
-        self._refuse_to_wait_for_itself()
+        self._refuse_an_endless_wait()
         try:
             return self._inner.exception(timeout)
         finally:
@@ -128,7 +128,13 @@ class AsyncTrainingFuture(Generic[ResultT]):
         self._inner.set_exception(error)
         self._worker = None
 
-    def _refuse_to_wait_for_itself(self) -> None:
+    def _refuse_an_endless_wait(self) -> None:
+        # Asked in this order: a thread that has ended has no work left.
+        if not self._thread.is_alive() and not self._inner.done():
+            raise RLCoreError(
+                "Found a wait for work whose thread is not in this process: a fork copies no threads. "
+                "Wait in the process that queued it."
+            )
         if threading.current_thread() is self._thread and not self._inner.done():
             raise RLCoreError(
                 "Found a wait for queued work inside work of the same lane, which would never end. "

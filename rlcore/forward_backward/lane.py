@@ -1,11 +1,11 @@
 """The one ordered lane through which everything reaches a model that is being trained."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,12 @@ from rlcore.forward_backward.accumulation import (
 from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput, OptimStepOutput, StepOutput
 from rlcore.forward_backward.memory import RowLimit, measure_in_parts
 from rlcore.forward_backward.sampling import Sample, sample_request
-from rlcore.forward_backward.state import TrainingState, checked_name
-from rlcore.forward_backward.whole_step import LossOf, train_whole_step
+from rlcore.forward_backward.state import TrainingState, checked_name, folder_of
+from rlcore.forward_backward.whole_step import LossOfPart, train_whole_step
 from rlcore.forward_backward.worker import Worker
 from rlcore.models import choose_device, evaluation_mode, reference_of
 from rlcore.processes import Processes, launched_processes
-from rlcore.sampling import SamplingParams
+from rlcore.sampling import SamplingParams, is_whole
 
 RowT = TypeVar("RowT")
 ResultT = TypeVar("ResultT")
@@ -39,6 +39,8 @@ class Lane:
     Launched in several processes, each trains its replica on its own rows. An optimiser step uses the gradients of all:
     their sum where losses are divided by the counts of the whole step, the mean over all micro-batches where losses are
     means. Every process has to queue the same steps; one without rows queues no micro-batch for them.
+
+    Several clients of one model take turns: a micro-batch is refused while another one's wait for their step.
 
     Work does not see autocast or another setting that belongs to the caller's thread; enter it inside the work. Dropout
     draws from torch's global generator: code that draws from it too while work is queued makes runs differ.
@@ -60,11 +62,9 @@ class Lane:
         tokenizer: PreTrainedTokenizerBase | None = None,
         checkpoint_dir: str | Path | None = None,
     ):
-        if gradient_accumulation_steps < 1:
-            raise ConfigError(
-                f"Found gradient_accumulation_steps={gradient_accumulation_steps}, expected at least 1. "
-                "Pass the number of micro-batches that make one optimiser step."
-            )
+        _require_count(
+            "gradient_accumulation_steps", gradient_accumulation_steps, "Pass the micro-batches of one step."
+        )
         if reference_model is model:
             raise ConfigError(
                 "Found the same object as model and reference_model; a reference must not move with the policy. "
@@ -99,6 +99,7 @@ class Lane:
             After a failed micro-batch the rest of its window fails with that error, up to and including the next
             optim_step.
         """
+        require_function("loss_fn", loss_fn)
         return self._queue_micro_batch(lambda model: loss_and_metrics(loss_fn(model)), is_mean=False)
 
     def evaluate(
@@ -146,8 +147,8 @@ class Lane:
             ConfigError: part_size is below 1, or see `evaluate`.
             DeviceMemoryError: there is too little memory for one row.
         """
-        if part_size is not None and part_size < 1:
-            raise ConfigError(f"Found part_size={part_size}, expected at least 1 row, or None for all of them.")
+        if part_size is not None:
+            _require_count("part_size", part_size, "Pass rows of one call, or None for all of them.")
         size = len(rows) if part_size is None else part_size
         work = partial(measure_in_parts, rows=rows, measure=measure, part_size=size, limit=self._evaluation_limit)
         return self.evaluate(work, use_reference=use_reference).result()
@@ -159,7 +160,7 @@ class Lane:
     def train_step(
         self,
         rows: Sequence[int],
-        loss_of: LossOf,
+        loss_of: LossOfPart,
         optimizer: torch.optim.Optimizer,
         *,
         micro_batch_size: int,
@@ -186,8 +187,7 @@ class Lane:
         """
         if not len(rows):
             raise DataError("Found no rows, expected at least one. Make no step where there is nothing to learn from.")
-        if micro_batch_size < 1:
-            raise ConfigError(f"Found micro_batch_size={micro_batch_size}, expected at least 1 row.")
+        _require_count("micro_batch_size", micro_batch_size, "Pass rows of one backward pass.")
         update = Update(optimizer, max_grad_norm=max_grad_norm)
         work = partial(self._run_whole_step, rows, loss_of, update, micro_batch_size)
         return self._worker.submit(work, lambda error: self._accumulation.clear(optimizer)).result()
@@ -241,21 +241,22 @@ class Lane:
         """
         return self._worker.submit(partial(self._state.save, checked_name(name)), _ignore).result()
 
-    def load_state(self, path: str | Path) -> None:
+    def load_state(self, path: str | Path | Mapping[str, str]) -> None:
         """Go on from a state that `save_state` wrote, and wait until it is there. Random numbers go on from it too.
 
         Optimizer and scheduler of the last `optim_step` get their state at once, in a new client those of the first
         one, whose learning rates the state brings along.
 
         Args:
-            path: the folder, as `save_state` returned it.
+            path: what `save_state` returned, or the folder.
 
         Raises:
+            ConfigError: it is neither.
             CheckpointError: the folder is missing, incomplete or damaged, or belongs to another model, optimizer,
                 scheduler or number of processes. Nothing is changed. `optim_step` raises it where the first optimizer
                 it gets does not fit.
         """
-        self._worker.submit(partial(self._state.load, Path(path)), _ignore).result()
+        self._worker.submit(partial(self._state.load, folder_of(path)), _ignore).result()
 
     def sample(
         self,
@@ -296,7 +297,7 @@ class Lane:
 
     def shutdown(self) -> None:
         """Finish the queued work, end the thread and log the errors that nobody asked for. Idempotent."""
-        self._worker.shutdown()
+        self._close(cancel_queued=False)
 
     def __enter__(self) -> Self:
         return self
@@ -304,7 +305,11 @@ class Lane:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._worker.shutdown(cancel_queued=error is not None)
+        self._close(cancel_queued=error is not None)
+
+    def _close(self, *, cancel_queued: bool) -> None:
+        self._worker.shutdown(cancel_queued=cancel_queued)
+        self._accumulation.release()
 
     def _queue_micro_batch(
         self, forward: Callable[[nn.Module], MicroBatchLoss], *, is_mean: bool
@@ -317,7 +322,7 @@ class Lane:
         return self._worker.submit(step, lambda error: self._accumulation.clear(update.optimizer))
 
     def _run_whole_step(
-        self, rows: Sequence[int], loss_of: LossOf, update: Update, micro_batch_size: int
+        self, rows: Sequence[int], loss_of: LossOfPart, update: Update, micro_batch_size: int
     ) -> StepOutput:
         self._state.meet(update)
         return train_whole_step(self._accumulation, rows, loss_of, update, micro_batch_size, self._training_limit)
@@ -336,6 +341,21 @@ class Lane:
                     return fn(self.reference_model)
             with reference_of(self.model) as reference:
                 return fn(reference)
+
+
+def require_function(name: str, value: object) -> None:
+    """Let pass what can be called.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not callable(value):
+        raise ConfigError(f"Found {name}={value!r}, expected a function. See the docstring for what it is called with.")
+
+
+def _require_count(name: str, value: object, advice: str) -> None:
+    if not (is_whole(value) and cast(int, value) >= 1):
+        raise ConfigError(f"Found {name}={value!r}, expected at least 1, as a whole number. {advice}")
 
 
 def _place(device: str | torch.device | None, processes: Processes) -> torch.device | None:

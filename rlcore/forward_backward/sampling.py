@@ -1,17 +1,18 @@
 """One sample from a model that is being trained: what is asked for, checked, and the answer in plain lists."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+import numpy as np
 import peft
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ConfigError, DataError
-from rlcore.models import language_model_of
-from rlcore.sampling import SamplingParams, StopCondition, generate
+from rlcore.models import language_model_of, vocabulary_size
+from rlcore.sampling import SamplingParams, StopCondition, generate, is_whole
 from rlcore.stop_sequences import find_stop
 
 
@@ -40,11 +41,17 @@ class SampleRequest:
         """Draw the sample. Without a seed, one comes from torch's global generator.
 
         Raises:
-            ConfigError: the model is no causal language model.
+            ConfigError: the model is no causal language model, or has no such stop token.
         """
         language_model = language_model_of(model)
         if not isinstance(language_model, PreTrainedModel | peft.PeftModel):
             raise ConfigError(f"Found a {type(model).__name__} to sample from. Use a causal language model.")
+        vocab_size = vocabulary_size(language_model)
+        unknown = [token for token in self.end_ids if not 0 <= token < vocab_size]
+        if unknown:
+            raise ConfigError(
+                f"stop: found the token ids {unknown}, expected 0 to {vocab_size - 1}. Use the model's own tokenizer."
+            )
         seed = int(torch.randint(2**63 - 1, ())) if self.seed is None else self.seed
         samples = generate(
             language_model, [self.prompt], self.params, seeds=[seed], end_ids=self.end_ids, pad_id=0, stop=self.stop
@@ -63,14 +70,14 @@ def sample_request(
     seed: int | None,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> SampleRequest:
-    """The request, checked.
+    """The request, checked; whether its ids are the model's shows when it is answered.
 
     Raises:
         ConfigError: stop or seed have the wrong form, or there are stop strings and no tokenizer.
         DataError: the prompt is not one row of token ids.
     """
-    if seed is not None and seed < 0:
-        raise ConfigError(f"seed={seed}: expected at least 0, or None to draw one.")
+    if seed is not None and not (is_whole(seed) and 0 <= seed < 2**128):
+        raise ConfigError(f"seed={seed!r}: expected a whole number from 0 to 2**128 - 1, or None to draw one.")
     entries = _stop_entries(stop)
     strings = [entry for entry in entries if isinstance(entry, str)]
     if strings and tokenizer is None:
@@ -79,7 +86,7 @@ def sample_request(
             "Pass tokenizer here or to the client, or use token ids."
         )
     condition = StopStrings(tokenizer, strings) if strings and tokenizer is not None else None
-    end_ids = [entry for entry in entries if isinstance(entry, int)]
+    end_ids = [int(entry) for entry in entries if not isinstance(entry, str)]
     return SampleRequest(_prompt_ids(prompt), params, end_ids, condition, seed)
 
 
@@ -109,26 +116,29 @@ class StopStrings:
 def _stop_entries(stop: Any) -> list[int | str]:
     if stop is None:
         return []
-    if isinstance(stop, str | int):
+    if isinstance(stop, str | bytes) or not isinstance(stop, Iterable):
         raise ConfigError(f"stop={stop!r}: expected a list of token ids and texts. Write [{stop!r}].")
-    for entry in stop:
-        if isinstance(entry, bool) or not isinstance(entry, str | int):
+    entries = list(stop)
+    for entry in entries:
+        if not (isinstance(entry, str) or is_whole(entry)):
             raise ConfigError(
                 f"stop: found {entry!r}, expected token ids and texts. A tokenizer without an end token has None there."
             )
-    return list(stop)
+    return entries
 
 
 def _prompt_ids(prompt: Any) -> list[int]:
+    if isinstance(prompt, np.ndarray) and prompt.dtype.kind in "iu":
+        prompt = torch.from_numpy(prompt.astype(np.int64))
     if isinstance(prompt, Tensor):
         if prompt.ndim == 2 and prompt.shape[0] == 1:
             prompt = prompt[0]
-        if prompt.ndim != 1 or prompt.is_floating_point():
+        if prompt.ndim != 1 or prompt.is_floating_point() or prompt.dtype == torch.bool:
             raise DataError(
                 f"Found a prompt of shape {list(prompt.shape)} and type {prompt.dtype}, expected token ids [L] or "
                 "[1, L]. Sample one prompt after the other."
             )
         prompt = prompt.tolist()
-    if isinstance(prompt, str) or not all(isinstance(token, int) for token in prompt):
+    if isinstance(prompt, str) or not isinstance(prompt, Iterable) or not all(map(is_whole, prompt)):
         raise DataError(f"Found the prompt {prompt!r}, expected a list of token ids. Tokenize the text first.")
-    return list(prompt)
+    return [int(token) for token in prompt]

@@ -10,14 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlcore.checkpoint import Checkpoint, load_checkpoint, pack_optimizer, unpack_optimizer, write_checkpoint
+from rlcore.checkpoint import Checkpoint, load_checkpoint, write_checkpoint
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.forward_backward.accumulation import Accumulation, Update, Window
+from rlcore.run_folder import pack_optimizer, unpack_optimizer
 
 KIND = "training state"
 DEFAULT_FOLDER = Path("checkpoints")
 
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+_LONGEST_NAME = 200  # file systems take 255 bytes, of which a draft's name needs some more
 _OF_A_WINDOW = ("micro_batches", "holds_means", "holds_sums", "non_finite")
 
 
@@ -161,12 +163,24 @@ def checked_name(name: str) -> str:
     Raises:
         ConfigError: it would not be one folder below the others.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(
-            f"Found {name!r} as the name of a state, expected letters, digits, _, - and single dots. It names a "
-            "folder; where that lies is the client's checkpoint_dir."
+            f"Found {name!r} as the name of a state, expected letters, digits, _, - and single dots, "
+            f"{_LONGEST_NAME} bytes at most. It names a folder; where that lies is the client's checkpoint_dir."
         )
     return name
+
+
+def folder_of(saved: str | Path | Mapping[str, str]) -> Path:
+    """The folder of a saved state, from its path or from what `save` returned.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    path = saved.get("path") if isinstance(saved, Mapping) else saved
+    if not isinstance(path, str | Path):
+        raise ConfigError(f"Found {saved!r} as a saved state, expected its folder. Pass what save_state() returned.")
+    return Path(path)
 
 
 def _part_of_this_process(accumulation: Accumulation, device: torch.device) -> _Part:

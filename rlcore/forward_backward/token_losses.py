@@ -9,6 +9,15 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import ConfigError, DataError
+from rlcore.forward_backward.token_checks import (
+    UNLIMITED,
+    Limits,
+    check_coefficients,
+    check_ids,
+    check_length,
+    check_mask,
+    token_ids,
+)
 from rlcore.functional.logprobs import IGNORED_LABEL, entropy, token_logprobs
 from rlcore.functional.losses import (
     clip_fraction,
@@ -64,23 +73,34 @@ class TokenScores:
 
 
 def token_rows(
-    input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None, device: torch.device
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    labels: Tensor | None,
+    device: torch.device,
+    limits: Limits = UNLIMITED,
 ) -> TokenRows:
     """The rows on a device, checked. Without labels the tokens are their own labels.
 
     Raises:
-        DataError: input_ids are not [B, L] with L of at least 2, or the shapes differ.
+        DataError: input_ids are no token ids [B, L] with B of at least 1 and L of at least 2, the shapes differ, an id
+            or a row is beyond the limits, or the mask is not of zeros and ones or of zeros alone.
     """
-    if input_ids.ndim != 2 or input_ids.shape[1] < 2:
+    input_ids = token_ids("input_ids", input_ids)
+    if input_ids.ndim != 2 or input_ids.shape[0] < 1 or input_ids.shape[1] < 2:
         raise DataError(
-            f"Found input_ids of shape {list(input_ids.shape)}, expected [rows, tokens] with at least 2 tokens: "
-            "the first one only predicts. Add a dimension, or drop rows that are too short."
+            f"Found input_ids of shape {list(input_ids.shape)}, expected [rows, tokens] with a row and at least 2 "
+            "tokens: the first one only predicts. Add a dimension, or drop rows that are too short."
         )
-    labels = input_ids if labels is None else labels
+    check_ids("input_ids", input_ids, limits.vocab_size)
+    labels = input_ids if labels is None else token_ids("labels", labels)
     require_same_shape(input_ids=input_ids, labels=labels)
+    if labels is not input_ids:
+        check_ids("labels", labels, limits.vocab_size)
     if attention_mask is not None:
+        check_mask(attention_mask)
         require_same_shape(input_ids=input_ids, attention_mask=attention_mask)
         attention_mask = attention_mask.to(device)
+    check_length(attention_mask, input_ids.shape[1], limits.context)
     return TokenRows(input_ids.to(device), attention_mask, labels.to(device))
 
 
@@ -182,7 +202,7 @@ def loss_arguments(name: str, given: Mapping[str, Any], device: torch.device) ->
     """The keyword arguments of a named loss, tensors moved to the device; `old_log_probs` is read as `old_logprobs`.
 
     Raises:
-        ConfigError: an argument is missing, unknown, or given in both spellings.
+        ConfigError: an argument is missing, unknown, out of range, or given in both spellings.
     """
     arguments: dict[str, Any] = {}
     for spelling, value in given.items():
@@ -198,6 +218,7 @@ def loss_arguments(name: str, given: Mapping[str, Any], device: torch.device) ->
         raise ConfigError(
             f"loss_fn {name!r}: missing {missing}, unknown {unknown} in loss_fn_kwargs. It takes {known or 'none'}."
         )
+    check_coefficients(arguments)
     return arguments
 
 

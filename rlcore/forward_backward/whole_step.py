@@ -11,14 +11,14 @@ from rlcore.forward_backward.accumulation import Accumulation, LossFunction, Mic
 from rlcore.forward_backward.future import StepOutput
 from rlcore.forward_backward.memory import RowLimit, ran_out_of_memory
 
-LossOf = Callable[[list[int]], LossFunction]
-"""From some of the rows of a step to their loss, divided by the counts of the whole step."""
+LossOfPart = Callable[[list[int]], LossFunction]
+"""`loss_of(rows)`: the loss of some of the rows of a step, divided by the counts of the whole step."""
 
 
 def train_whole_step(
     accumulation: Accumulation,
     rows: Sequence[int],
-    loss_of: LossOf,
+    loss_of: LossOfPart,
     update: Update,
     micro_batch_size: int,
     limit: RowLimit,
@@ -45,7 +45,7 @@ def train_whole_step(
     return StepOutput(whole.loss, whole.metrics, output.grad_norm, output.learning_rate, output.step, skipped)
 
 
-def _pass_over(accumulation: Accumulation, rows: list[int], loss_of: LossOf, size: int) -> None:
+def _pass_over(accumulation: Accumulation, rows: list[int], loss_of: LossOfPart, size: int) -> None:
     """Forward and backward passes of the rows. An error is noted in the window: other processes wait to hear of it."""
     try:
         for start in range(0, len(rows), size):
@@ -57,5 +57,5 @@ def _pass_over(accumulation: Accumulation, rows: list[int], loss_of: LossOf, siz
             accumulation.fail(error)
 
 
-def _micro_batch(rows: list[int], loss_of: LossOf, model: nn.Module) -> MicroBatchLoss:
+def _micro_batch(rows: list[int], loss_of: LossOfPart, model: nn.Module) -> MicroBatchLoss:
     return loss_and_metrics(loss_of(rows)(model))

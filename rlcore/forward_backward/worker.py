@@ -1,6 +1,7 @@
 """One thread that does queued work in the order in which it was queued."""
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -42,6 +43,7 @@ class Worker:
         self._failures: list[Failure] = []
         self._submission = threading.Lock()
         self._closed = False
+        self._process = os.getpid()
         # The thread holds the queue, not this object: a worker that nobody refers to can be collected with its model.
         arguments = (self._jobs, self._failures, device)
         self._thread = threading.Thread(target=_work, args=arguments, name="rlcore-lane", daemon=True)
@@ -58,13 +60,18 @@ class Worker:
             on_failure: called in the thread, in the queue's order, with the error of the work or its cancellation.
 
         Raises:
-            RLCoreError: after `shutdown`.
+            RLCoreError: after `shutdown`, or in a process that was forked from the thread's own.
         """
         future: AsyncTrainingFuture[ResultT] = AsyncTrainingFuture(self._thread, self)
         job = _Job(future, work, on_failure, torch.get_num_threads())
         with self._submission:
             if self._closed:
                 raise RLCoreError("Found new work after shutdown(), which ends a client for good. Make a new client.")
+            if not self._thread.is_alive():
+                raise RLCoreError(
+                    f"Found new work in process {os.getpid()}, expected it in {self._process}, where the client's "
+                    "thread runs: a fork copies no threads. Make the client in the process that uses it."
+                )
             self._jobs.put(job)
         return future
 
@@ -93,7 +100,7 @@ def _run_next(jobs: "queue.SimpleQueue[_Job | None]", failures: list[Failure]) -
     if job is None:
         return False
     if not job.future.begin():
-        job.on_failure(CancelledError("cancelled before it began"))
+        _clean_up(job, CancelledError("cancelled before it began"))
         return True
     if torch.get_num_threads() != job.num_threads:
         torch.set_num_threads(job.num_threads)  # the number belongs to a thread
@@ -103,7 +110,7 @@ def _run_next(jobs: "queue.SimpleQueue[_Job | None]", failures: list[Failure]) -
     except BaseException as error:  # noqa: BLE001 - the future carries every error to the thread that asks
         failures[:] = [failure for failure in failures if not failure.asked]
         failures.append(Failure(f"{type(error).__name__}: {error}"))
-        job.on_failure(error)
+        _clean_up(job, error)
         job.future.fail(error, failures[-1])
         del job  # this frame is part of the error's traceback, so the future would hold itself
         return True
@@ -111,6 +118,14 @@ def _run_next(jobs: "queue.SimpleQueue[_Job | None]", failures: list[Failure]) -
         result.metrics["execution_time"] = time.perf_counter() - start
     job.future.succeed(result)
     return True
+
+
+def _clean_up(job: _Job, error: BaseException) -> None:
+    """Call on_failure. Should that fail too, the thread lives on: somebody waits for what is queued."""
+    try:
+        job.on_failure(error)
+    except BaseException:
+        logger.exception("Cleaning up after failed work failed as well.")
 
 
 def _cancel_queued(jobs: "queue.SimpleQueue[_Job | None]") -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -11,7 +11,6 @@ from rlcore.environments import EpisodeEnvironment
 from rlcore.errors import DataError
 from rlcore.forward_backward import AsyncTrainingClient
 from rlcore.models import language_model_of
-from rlcore.results import RewardSource
 from rlcore.rollout import EncodedPrompt
 from rlcore.rollout.turns import Episode
 
@@ -55,8 +54,8 @@ def episode_scores(
     tokenizer: PreTrainedTokenizerBase,
     cases: Sequence[EncodedPrompt],
     episodes: Sequence[Episode],
-) -> RewardSource:
-    """The reward source that asks the environment about these episodes, one after another, in the client's thread."""
+) -> list[float | None]:
+    """What the environment says about each episode, one after another, in the client's thread."""
 
     def score(model: nn.Module) -> list[float | None]:
         policy = language_model_of(model)
@@ -65,12 +64,7 @@ def episode_scores(
             for case, episode in zip(cases, episodes, strict=True)
         ]
 
-    def source(prompts: Sequence[str], responses: Sequence[str], metadata: object = None) -> list[float]:
-        # None, which says that there is no score, passes to the check of whoever asks.
-        return cast(list[float], client.evaluate(score).result())
-
-    source.__name__ = f"{type(environment).__name__}.score_episode"
-    return source
+    return client.evaluate(score).result()
 
 
 def completion_of(case: EncodedPrompt, episode: Episode) -> str | list[dict[str, str]]:

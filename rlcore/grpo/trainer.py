@@ -26,8 +26,8 @@ from rlcore.rollout import (
     Reward,
     Rollout,
     RolloutTrainer,
+    accepted_scores,
     choose_prompts,
-    score_responses,
     train_and_publish,
     update_rollout,
 )
@@ -37,7 +37,7 @@ from rlcore.sampling import SamplingParams
 logger = logging.getLogger(__name__)
 
 
-class GRPOTrainer(RolloutTrainer):
+class GRPOTrainer(RolloutTrainer[GRPOConfig]):
     """Train a policy against a reward source, or in an environment of one's own, without a critic.
 
     Every prompt of an iteration is answered num_generations times. A response that has no score (None or NaN) is left
@@ -70,7 +70,6 @@ class GRPOTrainer(RolloutTrainer):
 
     CONFIG: ClassVar[type[RolloutConfig]] = GRPOConfig
 
-    config: GRPOConfig
     model: CausalLM
 
     def __init__(
@@ -106,7 +105,7 @@ class GRPOTrainer(RolloutTrainer):
         prompts: Prompts | None = None,
         num_iterations: int | None = None,
         *,
-        validation_prompts: Prompts = (),
+        validation_prompts: Prompts | None = None,
         resume_dir: Path | None = None,
     ) -> dict[str, list[float]]:
         """As RolloutTrainer.train; without prompts, on the data set of the environment.
@@ -138,7 +137,11 @@ class GRPOTrainer(RolloutTrainer):
         return [{"params": weights, "lr": config.learning_rate, "weight_decay": config.weight_decay}]
 
     def chat_format(self) -> ChatFormat:
-        """How the tokenizer writes prompts, with the environment's tools in them."""
+        """How the tokenizer writes prompts, with the environment's tools in them.
+
+        Raises:
+            ConfigError: max_turns, tools and chat template do not fit together.
+        """
         _check_turns(self.config.max_turns, self.tools)
         chat = ChatFormat(self.tokenizer, () if self.tools is None else self.tools.schemas)
         if self.config.max_turns > 1:
@@ -156,9 +159,8 @@ class GRPOTrainer(RolloutTrainer):
 
     def choose(self, prompts: Sequence[EncodedPrompt], iteration: int) -> list[int]:
         """The prompts of an iteration, each num_generations times in a row."""
-        count = self.config.batch_size // self.config.num_generations
-        chosen = choose_prompts(len(prompts), count, iteration, self.config.seed)
-        return [index for index in chosen for _ in range(self.config.num_generations)]
+        config = self.config
+        return choose_prompts(len(prompts), config.batch_size, iteration, config.seed, config.num_generations)
 
     def respond(self, prompts: Sequence[EncodedPrompt], params: SamplingParams, seeds: Sequence[int]) -> list[Response]:
         """One response for each prompt of this process; in an environment an episode."""
@@ -186,27 +188,25 @@ class GRPOTrainer(RolloutTrainer):
         if self.environment is None:
             return super().score(prompts, responses)
         episodes = cast(Sequence[Episode], responses)
-        source = episode_scores(self.environment, self.training_client, self.tokenizer, prompts, episodes)
-        return score_responses(source, prompts, [response.text for response in responses], self.check_scores)
+        scores = episode_scores(self.environment, self.training_client, self.tokenizer, prompts, episodes)
+        source = f"{type(self.environment).__name__}.score_episode"
+        return accepted_scores(scores, len(episodes), source, self.check_scores), {}
 
     def learn(self, rollout: Rollout) -> dict[str, float]:
         """Advantages once, then grpo_epochs passes of clipped updates."""
         config = self.config
         experience = experience_of(rollout, config)
         metrics = group_metrics(rollout, experience)
-        _warn_of_waste(rollout, metrics, self.iteration)
+        if self.training_client.processes.is_first:
+            _warn_of_waste(rollout, metrics, self.iteration)
         return metrics | update_rollout(
             self.training_client,
             self.optimizer,
             self.guard,
             len(rollout),
             losses_of(experience, config),
+            config=config,
             epochs=config.grpo_epochs,
-            rows_per_step=config.mini_batch_size * config.gradient_accumulation_steps,
-            micro_batch_size=config.mini_batch_size,
-            max_grad_norm=config.max_grad_norm,
-            max_update_kl=config.max_update_kl,
-            seed=config.seed,
             iteration=self.iteration,
         )
 

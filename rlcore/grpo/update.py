@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from rlcore.batches import Sequences
 from rlcore.configs import GRPOConfig
+from rlcore.forward_backward import LossOfPart
 from rlcore.functional.advantages import group_relative_advantages, leave_one_out_advantages
 from rlcore.functional.kl import k3, sequence_kl
 from rlcore.functional.losses import constant_length_mean, ppo_token_losses, sequence_mean, token_mean
 from rlcore.functional.masking import masked_mean
 from rlcore.models import language_model_of, sampled_logprobs_and_detached_entropy
-from rlcore.rollout import Rollout, update_measures
-from rlcore.rollout.update import LossOfPart
+from rlcore.rollout import LossesOfStep, Rollout, update_measures
 
 
 class Estimator(NamedTuple):
@@ -168,8 +168,8 @@ def policy_losses(logprobs: Tensor, part: Experience, counts: StepCounts, config
     return reduced(surrogate, mask, counts, config), kl_coef * reduced(kl, mask, counts, config)
 
 
-def losses_of(experience: Experience, config: GRPOConfig) -> Callable[[list[int]], LossOfPart]:
-    """From the rows of an optimiser step, the losses of its parts. They and their metrics add up to the step's."""
+def losses_of(experience: Experience, config: GRPOConfig) -> LossesOfStep:
+    """From the rows of an optimiser step, the losses of its parts, divided by the counts of the whole step."""
 
     def of_step(rows: list[int]) -> LossOfPart:
         counts = experience.counts(rows)

@@ -10,7 +10,15 @@ from rlcore.models.causal_lm import (
     vocabulary_size,
     without_wrapper,
 )
-from rlcore.models.loading import choose_device, load_causal_lm, load_tokenizer, save_causal_lm, seeded
+from rlcore.models.checks import require_arguments, require_tokenizer, require_trainable
+from rlcore.models.loading import (
+    ADAPTER_FOLDER,
+    choose_device,
+    load_causal_lm,
+    load_tokenizer,
+    save_causal_lm,
+    seeded,
+)
 from rlcore.models.policy import (
     PPOModel,
     ResponseOutputs,
@@ -18,12 +26,12 @@ from rlcore.models.policy import (
     language_model_of,
     sampled_logprobs,
     sampled_logprobs_and_detached_entropy,
-    sampled_logprobs_and_entropy,
     value_head_of,
 )
 from rlcore.models.references import add_lora, frozen_copy, frozen_weights, reference_of
 
 __all__ = [
+    "ADAPTER_FOLDER",
     "CausalLM",
     "PPOModel",
     "ResponseOutputs",
@@ -39,11 +47,13 @@ __all__ = [
     "load_causal_lm",
     "load_tokenizer",
     "reference_of",
+    "require_arguments",
     "require_same_vocabulary",
     "require_separable",
+    "require_tokenizer",
+    "require_trainable",
     "sampled_logprobs",
     "sampled_logprobs_and_detached_entropy",
-    "sampled_logprobs_and_entropy",
     "save_causal_lm",
     "seeded",
     "value_head_of",

@@ -14,6 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.models.causal_lm import CausalLM
+from rlcore.models.checks import require_causal_lm, require_finite
+
+ADAPTER_FOLDER = "adapter"
+"""Where the folder of a model that was trained with adapters holds them unmerged."""
 
 
 @contextmanager
@@ -28,7 +32,8 @@ def choose_device(name: str | None) -> torch.device:
     """The named device; None takes a GPU where there is one.
 
     Raises:
-        ConfigError: the name is unknown, or it asks for a GPU that is not there.
+        ConfigError: the name is unknown, it asks for a GPU that is not there, or it is `meta`, where nothing is
+            computed.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -36,6 +41,8 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device={name!r}: not a device. Use cpu, cuda, cuda:<number> or leave it out.") from error
+    if device.type == "meta":
+        raise ConfigError(f"device={name!r}: nothing is computed there. Use cpu, cuda, cuda:<number> or leave it out.")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
         raise ConfigError(f"device={name!r}: found {count} CUDA devices. Use cpu, or leave the device out.")
@@ -74,11 +81,13 @@ def load_causal_lm(
         dtype: precision of the weights.
 
     Raises:
-        ConfigError: there is no such folder or hub name, or it holds no causal language model.
+        ConfigError: there is no such folder or hub name, or it holds no causal language model; an object is none or has
+            no values; a weight is not finite.
         CheckpointError: weights are damaged, or some are missing and would be random.
     """
     if not isinstance(name_or_model, str | Path):
-        return name_or_model if device is None else nn.Module.to(name_or_model, device)
+        require_causal_lm(name_or_model)
+        return _placed(name_or_model, device)
     folder = _check_folder(name_or_model)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise ConfigError(f"Found no config.json in {folder}. Expected a model folder as `save_pretrained` writes it.")
@@ -98,15 +107,27 @@ def load_causal_lm(
             "random. Expected a complete causal language model. Restore the folder, or name another one."
         )
     nn.Module.eval(model)
-    return model if device is None else nn.Module.to(model, device)
+    return _placed(model, device)
 
 
 def save_causal_lm(model: CausalLM, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-    """Write an ordinary model folder: config, safetensors, tokenizer. Adapters are merged into a copy of the model."""
+    """Write an ordinary model folder: config, safetensors, tokenizer.
+
+    Adapters are merged into a copy of the model, and lie as they are in ADAPTER_FOLDER below it.
+    """
     if isinstance(model, peft.PeftModel):
+        # Embeddings have no adapters; by default peft asks the hub whether they were resized.
+        model.save_pretrained(str(Path(folder) / ADAPTER_FOLDER), save_embedding_layers=False)
         model = copy.deepcopy(model).merge_and_unload()
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(folder)
+
+
+def _placed(model: CausalLM, device: torch.device | str | None) -> CausalLM:
+    """The model on the device, its weights checked there, where it is fastest."""
+    placed = model if device is None else nn.Module.to(model, device)
+    require_finite(placed)
+    return placed
 
 
 def _check_folder(name: str | Path) -> Path:

@@ -136,16 +136,13 @@ def sampled_logprobs(model: CausalLM, sequences: Sequences, temperature: float) 
     return logprobs.where(sequences.response_mask, 0.0)
 
 
-def sampled_logprobs_and_entropy(model: CausalLM, sequences: Sequences, temperature: float) -> tuple[Tensor, Tensor]:
-    """sampled_logprobs, and the entropy of the unfiltered distribution of each of these tokens, nats, with gradient."""
-    states = _response_states(model, sequences)
-    return _of_states(response_logprobs_and_entropy, model, states, sequences, temperature)
-
-
 def sampled_logprobs_and_detached_entropy(
     model: CausalLM, sequences: Sequences, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """As sampled_logprobs_and_entropy, the entropy without gradient: a metric keeps no memory for the backward pass."""
+    """sampled_logprobs, and the entropy of the unfiltered distribution of each of these tokens, both [B, T] in nats.
+
+    The entropy is without gradient: a metric keeps no memory for the backward pass.
+    """
     states = _response_states(model, sequences)
     return _of_states(response_logprobs_and_detached_entropy, model, states, sequences, temperature)
 

@@ -7,11 +7,10 @@ from typing import TypeVar, cast
 
 import peft
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from rlcore.configs import LoraConfig
 from rlcore.errors import ConfigError
-from rlcore.models.causal_lm import evaluation_mode
+from rlcore.models.causal_lm import CausalLM, evaluation_mode
 from rlcore.models.policy import language_model_of
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -22,12 +21,17 @@ def frozen_copy(model: Module) -> Module:
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
-def add_lora(model: PreTrainedModel, config: LoraConfig) -> peft.PeftModel:
+def add_lora(model: CausalLM, config: LoraConfig) -> peft.PeftModel:
     """Put low-rank adapters into the model and freeze everything else. They start as no change at all.
 
     Raises:
-        ConfigError: target_modules names no module of the model.
+        ConfigError: the model has adapters already, or target_modules names no module of it.
     """
+    if isinstance(model, peft.PeftModel):
+        raise ConfigError(
+            "Found settings for adapters and a model that has some already. Leave `lora` out to train those, or merge "
+            "them first."
+        )
     targets = config.target_modules if isinstance(config.target_modules, str) else list(config.target_modules)
     settings = peft.LoraConfig(
         task_type="CAUSAL_LM",

@@ -4,14 +4,22 @@ Order, optimiser steps, reports, evaluation, best step, checkpoints and exact re
 """
 
 from rlcore.pair_training.calibration import calibration_error, calibration_gaps
-from rlcore.pair_training.columns import preference_columns, require_pairs, require_prompt
+from rlcore.pair_training.columns import (
+    Columns,
+    preference_columns,
+    preference_splits,
+    read_each,
+    require_pairs,
+    require_prompt,
+)
+from rlcore.pair_training.folder import only_run_of_folder, shared_checkpoint_folder
 from rlcore.pair_training.measuring import by_length, evaluate_pairs, measure_pairs
 from rlcore.pair_training.objective import PairObjective, PairSums
 from rlcore.pair_training.plan import PairPlan
 from rlcore.pair_training.run import PairRun
-from rlcore.pair_training.sharing import mapped, on_first, shared_checkpoint_folder
 
 __all__ = [
+    "Columns",
     "PairObjective",
     "PairPlan",
     "PairRun",
@@ -20,10 +28,11 @@ __all__ = [
     "calibration_error",
     "calibration_gaps",
     "evaluate_pairs",
-    "mapped",
     "measure_pairs",
-    "on_first",
+    "only_run_of_folder",
     "preference_columns",
+    "preference_splits",
+    "read_each",
     "require_pairs",
     "require_prompt",
     "shared_checkpoint_folder",

@@ -6,6 +6,7 @@ from torch import Tensor
 from rlcore.functional.precision import at_least_float32
 
 BINS = 10
+"""Intervals of equal width into which confidences, 0.5 to 1, are sorted."""
 
 
 def calibration_gaps(margins: Tensor) -> Tensor:

@@ -1,17 +1,57 @@
-"""Checks of preference pairs as they come: columns, lists, prompts."""
+"""Checks of preference pairs as they come: splits, columns, lists, prompts."""
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from rlcore.errors import DataError
+import datasets
+
+from rlcore.errors import ConfigError, DataError
 
 COLUMNS = ("prompt", "chosen", "rejected")
+
+Columns = Mapping[str, Sequence[Any]]
+"""By name, one entry for each pair."""
+PairsT = TypeVar("PairsT")
 
 logger = logging.getLogger(__name__)
 
 
-def preference_columns(columns: Mapping[str, Sequence[Any]]) -> list[Sequence[Any]]:
+def preference_splits(data: Mapping[str, datasets.Dataset], reward: object) -> dict[str, Columns]:
+    """The columns of `data["train"]` and, where it has rows, of `data["validation"]`.
+
+    Args:
+        data: by split; others are not read.
+        reward: what a trainer on pairs was given as reward source, which has to be None.
+
+    Raises:
+        ConfigError: there is a reward source.
+        DataError: there is no split train.
+    """
+    if reward is not None:
+        raise ConfigError("Found a reward source, expected none: preference pairs are the only signal. Leave it out.")
+    if "train" not in data:
+        raise DataError(f"Found the splits {sorted(data)}, expected train. Name the preference pairs so.")
+    splits = [split for split in ("train", "validation") if split == "train" or len(data.get(split, ()))]
+    return {split: data[split].to_dict() for split in splits}
+
+
+def read_each(splits: Mapping[str, Columns], read: Callable[[Columns], PairsT]) -> dict[str, PairsT]:
+    """`read(columns)` of each split.
+
+    Raises:
+        DataError: what `read` raised, with the name of the split in front.
+    """
+    pairs: dict[str, PairsT] = {}
+    for split, columns in splits.items():
+        try:
+            pairs[split] = read(columns)
+        except DataError as error:
+            raise DataError(f"Split {split}: {error}") from error
+    return pairs
+
+
+def preference_columns(columns: Columns) -> list[Sequence[Any]]:
     """The columns prompt, chosen and rejected. Names of others, which are not read, are logged.
 
     Raises:

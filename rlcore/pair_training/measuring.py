@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.forward_backward import AsyncTrainingClient, in_each_process
 from rlcore.pair_training.objective import PairObjective, SizedPairs
 from rlcore.processes import sums
 
@@ -24,13 +25,21 @@ def evaluate_pairs(client: AsyncTrainingClient, pairs: PairObjective, micro_batc
         client: holds the model.
         pairs: what to measure; all processes pass the same.
         micro_batch_size: pairs of one forward pass, of all processes together.
+
+    Returns:
+        `validation/<what>` for each `<topic>/<what>` of the summary.
+
+    Raises:
+        DeviceMemoryError: a device has no room for a single pair.
     """
     rows = client.processes.share(by_length(pairs))
-    parts = client.evaluate_in_parts(
-        rows, partial(_sums, pairs), part_size=math.ceil(micro_batch_size / client.processes.count)
-    )
-    totals = client.across_processes(lambda processes: processes.sum(sums(parts))).result()
-    return pairs.summary(totals, len(pairs))
+    part_size = math.ceil(micro_batch_size / client.processes.count)
+
+    def own_sums() -> dict[str, float]:
+        return sums(client.evaluate_in_parts(rows, partial(_sums, pairs), part_size=part_size))
+
+    totals = sums(in_each_process(client, own_sums))
+    return {f"validation/{name.split('/')[1]}": value for name, value in pairs.summary(totals, len(pairs)).items()}
 
 
 def measure_pairs(
@@ -46,21 +55,25 @@ def measure_pairs(
     Args:
         client: holds the model.
         steps: rows that are cut into forward passes as those of an optimiser step are. Equal passes give equal bits.
-            Each of the rows 0 to N - 1 is in one of them.
+            Each of the rows 0 to N - 1 is in one of them and in no other.
         measure: gives [2, n] for n rows.
         micro_batch_size: pairs of one forward pass, of all processes together.
         use_reference: measure the client's reference.
+
+    Raises:
+        DeviceMemoryError: a device has no room for a single pair.
     """
     part_size = math.ceil(micro_batch_size / client.processes.count)
-    own_rows: list[int] = []
-    columns: list[Tensor] = []
-    for rows in steps:
-        share = client.processes.share(rows)
-        own_rows += share
-        parts = client.evaluate_in_parts(share, measure, part_size=part_size, use_reference=use_reference)
-        columns += [part.float().cpu() for part in parts]
-    own = (own_rows, torch.cat(columns, dim=1) if columns else torch.zeros(2, 0))
-    everything = client.across_processes(lambda processes: processes.gather(own)).result()
+    shares = [client.processes.share(rows) for rows in steps]
+
+    def own_columns() -> tuple[list[int], Tensor]:
+        columns = [torch.zeros(2, 0)]
+        for rows in shares:
+            parts = client.evaluate_in_parts(rows, measure, part_size=part_size, use_reference=use_reference)
+            columns += [part.float().cpu() for part in parts]
+        return list(chain(*shares)), torch.cat(columns, dim=1)
+
+    everything = in_each_process(client, own_columns)
     measured = torch.empty(2, sum(len(rows) for rows, _ in everything))
     for rows, values in everything:
         measured[:, rows] = values

@@ -3,22 +3,35 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlcore.checkpoint import latest_checkpoint, load_checkpoint, pack_optimizer, save_checkpoint, unpack_optimizer
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.checkpoint import (
+    Checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from rlcore.forward_backward import AsyncTrainingClient, in_each_process, in_first_process, require_agreement
 from rlcore.health import NonFiniteGuard
+from rlcore.pair_training.folder import only_run_of_folder
 from rlcore.pair_training.measuring import by_length, evaluate_pairs
 from rlcore.pair_training.objective import PairObjective
 from rlcore.pair_training.plan import PairPlan
-from rlcore.pair_training.sharing import on_first
 from rlcore.processes import sums
 from rlcore.results import MetricSink, ignore_metrics
-from rlcore.run_folder import put_weights, require_same_run, trained_weights
+from rlcore.run_folder import (
+    pack_optimizer,
+    put_weights,
+    require_same_run,
+    saved_when_stopped,
+    trained_weights,
+    unpack_optimizer,
+)
 
 VALIDATION_LOSS = "validation/loss"
 
@@ -101,10 +114,27 @@ class PairRun:
             and `validation/*` of each evaluation.
 
         Raises:
-            CheckpointError: the folder holds another run, or no whole checkpoint.
+            ConfigError: processes of one run differ in settings or data.
+            CheckpointError: the folder holds another run or one that is going on, or no whole checkpoint.
             TrainingDiverged: plan.max_non_finite_steps optimiser steps in a row were not finite.
             DeviceMemoryError: the device has no room for a single pair.
         """
+        lengths = [self.pairs.length(row) for row in range(len(self.pairs))]
+        facts = {"settings": asdict(self.plan), "data": [self.identity, lengths], "resume_dir": self.folder}
+        require_agreement(self.client, facts)
+        with only_run_of_folder(self.client, self.folder):
+            return self._go_on()
+
+    def load_best(self) -> None:
+        """Put back the weights of the best step, which a run with a folder and validation pairs has kept."""
+        if self.validation is None or self.best_step == 0:
+            self.best_step, self.best_metrics = self.step, dict(self.last_metrics)
+        elif self.folder is not None and self.best_step != self.step:
+            path = self.folder / f"step-{self.best_step}"
+            # Together: the first process may remove the folder next.
+            in_each_process(self.client, lambda: self._put_weights(path, load_checkpoint(path)))
+
+    def _go_on(self) -> dict[str, list[float]]:
         self._resume()
         self.on_metrics(self.step, {"progress/total_steps": float(self.total_steps)})
         if self.step == 0 and self.figures:
@@ -116,16 +146,6 @@ class PairRun:
             for name, value in (metrics | self._after_step()).items():
                 history.setdefault(name, []).append(value)
         return history
-
-    def load_best(self) -> None:
-        """Put back the weights of the best step, which a run with a folder and validation pairs has kept."""
-        if self.validation is None or self.best_step == 0:
-            self.best_step, self.best_metrics = self.step, dict(self.last_metrics)
-        elif self.folder is not None and self.best_step != self.step:
-            path = self.folder / f"step-{self.best_step}"
-            put_weights(path, self.client.model, load_checkpoint(path).tensors["model"])
-            # The first process may remove the folder next.
-            self.client.across_processes(lambda processes: processes.wait()).result()
 
     def _optimize(self, rows: list[int]) -> dict[str, float]:
         """One optimiser step; the means over its pairs."""
@@ -150,16 +170,18 @@ class PairRun:
 
     def _after_step(self) -> dict[str, float]:
         """Report, evaluate and save where it is due; the measures on the validation pairs."""
-        plan, evaluation, improved = self.plan, dict[str, float](), False
+        plan, improved = self.plan, False
         logged = plan.is_due(self.step, plan.logging_steps)
         report = self._window_means() if logged else {}
+        evaluation: dict[str, float] = {}
         if self.validation is not None and plan.is_due(self.step, plan.eval_every or plan.steps_per_epoch):
             evaluation = self._validate(self.validation)
             improved = evaluation[VALIDATION_LOSS] < self.best_metrics.get(VALIDATION_LOSS, math.inf)
         if improved:
             self.best_step, self.best_metrics = self.step, dict(self.last_metrics)
         if logged or evaluation:
-            self.on_metrics(self.step, report | evaluation)
+            with saved_when_stopped(self.folder, self._save):
+                self.on_metrics(self.step, report | evaluation)
         if self.folder is not None and (improved or plan.is_due(self.step, plan.save_every)):
             self._save(self.folder)
         return evaluation
@@ -176,39 +198,52 @@ class PairRun:
 
     def _validate(self, validation: PairObjective) -> dict[str, float]:
         measures = evaluate_pairs(self.client, validation, self.plan.micro_batch_size)
-        evaluation = {f"validation/{name.split('/')[1]}": value for name, value in measures.items()}
-        self.last_metrics |= evaluation
+        self.last_metrics |= measures
         self.on_evaluated(self.step)
-        return evaluation
+        return measures
 
     def _save(self, folder: Path) -> None:
-        """Write a checkpoint; the first process writes, the others wait for it."""
+        """Write a checkpoint."""
+        in_first_process(self.client, partial(self._write, folder))
+
+    def _write(self, folder: Path) -> Path:
+        """Write a checkpoint. For the first process."""
         optimizer_tensors, optimizer_state = pack_optimizer(self.optimizer)
-        state: dict[str, Any] = {
+        state = {
             "identity": self.identity,
             "optimizer": optimizer_state,
             "guard": self.guard.state_dict(),
             "window": self._window,
             "window_pairs": self._window_pairs,
             "best_step": self.best_step,
-            "best_metrics": self.best_metrics,
-            "last_metrics": self.last_metrics,
+            "best_metrics": _finite(self.best_metrics),
+            "last_metrics": _finite(self.last_metrics),
         }
         tensors = {"model": trained_weights(self.client.model), "optimizer": optimizer_tensors}
-        on_first(self.client, partial(save_checkpoint, folder, self.step, tensors, state, keep={self.best_step}))
+        return save_checkpoint(folder, self.step, tensors, state, keep={self.best_step})
 
     def _resume(self) -> None:
-        path = None if self.folder is None else on_first(self.client, partial(latest_checkpoint, self.folder))
-        if path is None:
-            return
+        path = None if self.folder is None else in_first_process(self.client, partial(latest_checkpoint, self.folder))
+        if path is not None:
+            in_each_process(self.client, partial(self._go_on_from, path))
+            logger.info("Resumed at step %d of %d.", self.step, self.total_steps)
+
+    def _go_on_from(self, path: Path) -> None:
         checkpoint = load_checkpoint(path)
         state: Mapping[str, Any] = checkpoint.state
-        require_same_run(path, state["identity"], self.identity)
-        put_weights(path, self.client.model, checkpoint.tensors["model"])
+        require_same_run(path, state.get("identity", {}), self.identity)
+        self._put_weights(path, checkpoint)
         unpack_optimizer(self.optimizer, checkpoint.tensors["optimizer"], state["optimizer"])
         self.guard.load_state_dict(state["guard"])
         self.step = checkpoint.step
         self._window, self._window_pairs = state["window"], state["window_pairs"]
         self.best_step, self.best_metrics = state["best_step"], state["best_metrics"]
         self.last_metrics = state["last_metrics"]
-        logger.info("Resumed at step %d of %d.", self.step, self.total_steps)
+
+    def _put_weights(self, path: Path, checkpoint: Checkpoint) -> None:
+        self.client.evaluate(lambda model: put_weights(path, model, checkpoint.tensors["model"])).result()
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that JSON can hold. A measure that is not finite must not keep finite weights from being saved."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -1,7 +1,7 @@
 """The PPO trainer: a critic beside the policy, an adaptive KL penalty in the rewards."""
 
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +12,12 @@ from rlcore.configs import PPOConfig, RolloutConfig
 from rlcore.functional.losses import explained_variance
 from rlcore.kl_control import AdaptiveKLController
 from rlcore.models import CausalLM, PPOModel, load_causal_lm
-from rlcore.ppo.update import experience_of, losses_of_step, ppo_loss, value_warmup_loss
+from rlcore.ppo.update import experience_of, losses_of, ppo_loss, value_warmup_loss
 from rlcore.results import MetricSink, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.rollout import Reward, Rollout, RolloutTrainer, rollout_metrics, train_and_publish, update_rollout
 
 
-class PPOTrainer(RolloutTrainer):
+class PPOTrainer(RolloutTrainer[PPOConfig]):
     """Train a policy against a reward source with PPO. Arguments, methods and errors: see RolloutTrainer.
 
     `train` returns one value per iteration: policy_loss, value_loss, kl_divergence (mean k1 to the reference, nats per
@@ -39,7 +39,6 @@ class PPOTrainer(RolloutTrainer):
 
     CONFIG: ClassVar[type[RolloutConfig]] = PPOConfig
 
-    config: PPOConfig
     model: PPOModel
 
     @cached_property
@@ -75,13 +74,9 @@ class PPOTrainer(RolloutTrainer):
             self.optimizer,
             self.guard,
             len(rollout),
-            partial(losses_of_step, loss, experience, config),
+            losses_of(experience, config, loss),
+            config=config,
             epochs=config.ppo_epochs,
-            rows_per_step=config.mini_batch_size * config.gradient_accumulation_steps,
-            micro_batch_size=config.mini_batch_size,
-            max_grad_norm=config.max_grad_norm,
-            max_update_kl=config.max_update_kl,
-            seed=config.seed,
             iteration=self.iteration,
         )
         metrics["kl/coef"] = coef

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from rlcore.batches import Sequences
 from rlcore.configs import PPOConfig
-from rlcore.forward_backward.lane import LossFunction
+from rlcore.forward_backward import LossOfPart
 from rlcore.functional.advantages import gae, token_rewards
 from rlcore.functional.losses import clipped_value_loss, ppo_policy_loss, ppo_total_loss
 from rlcore.functional.masking import masked_mean, whiten
 from rlcore.models import PPOModel, ResponseOutputs
-from rlcore.rollout import Rollout, update_measures
+from rlcore.rollout import LossesOfStep, Rollout, update_measures
 
 LossTerms = tuple[Tensor, dict[str, Tensor]]
 Loss = Callable[["Experience", int, PPOConfig, nn.Module], LossTerms]
@@ -33,7 +33,7 @@ class Experience:
 
     def select(self, rows: list[int]) -> "Experience":
         """The given rows."""
-        index = torch.tensor(rows, device=self.old_logprobs.device)
+        index = torch.tensor(rows, dtype=torch.int64, device=self.old_logprobs.device)
         return Experience(
             self.sequences.select(index),
             self.old_logprobs[index],
@@ -55,12 +55,14 @@ def experience_of(rollout: Rollout, config: PPOConfig, kl_coef: float) -> Experi
     return Experience(rollout.sequences, rollout.old_logprobs, old_values, whiten(advantages, mask), returns)
 
 
-def losses_of_step(
-    loss: Loss, experience: Experience, config: PPOConfig, rows: list[int]
-) -> Callable[[list[int]], LossFunction]:
-    """The losses of the parts of an optimiser step over `rows`, divided by the tokens of the whole step."""
-    token_count = experience.token_count(rows)
-    return lambda part: partial(loss, experience.select(part), token_count, config)
+def losses_of(experience: Experience, config: PPOConfig, loss: Loss) -> LossesOfStep:
+    """From the rows of an optimiser step, the losses of its parts, divided by the tokens of the whole step."""
+
+    def of_step(rows: list[int]) -> LossOfPart:
+        token_count = experience.token_count(rows)
+        return lambda part: partial(loss, experience.select(part), token_count, config)
+
+    return of_step
 
 
 def ppo_loss(part: Experience, token_count: int, config: PPOConfig, model: nn.Module) -> LossTerms:

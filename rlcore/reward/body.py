@@ -110,24 +110,31 @@ def refuse_encoder_decoder(model: PreTrainedModel) -> None:
         raise ConfigError(f"{type(model).__name__}: found an encoder-decoder, expected a decoder or an encoder.")
 
 
-def add_adapters(body: PreTrainedModel, config: RewardModelConfig) -> PreTrainedModel:
-    """Freeze the body and put low-rank adapters into all its linear layers. They start as no change at all.
+def add_adapters(
+    model: PreTrainedModel, config: RewardModelConfig, task_type: str = "FEATURE_EXTRACTION"
+) -> peft.PeftModel:
+    """Freeze the model and put low-rank adapters into all its linear layers. They start as no change at all.
+
+    Args:
+        model: a decoder or encoder, or a classifier.
+        config: rank, scale and dropout of the adapters.
+        task_type: peft's name of what the model does; with "SEQ_CLS" the head of a classifier goes on learning.
 
     Raises:
-        ConfigError: the body has layers that take no adapters.
+        ConfigError: the model has layers that take no adapters.
     """
     settings = peft.LoraConfig(
-        task_type="FEATURE_EXTRACTION",
+        task_type=task_type,
         r=config.lora_rank,
         lora_alpha=cast(int, config.lora_alpha),  # fractions work
         lora_dropout=config.lora_dropout,
         target_modules="all-linear",
     )
     try:
-        return cast(PreTrainedModel, peft.get_peft_model(body, settings))
+        return cast(peft.PeftModel, peft.get_peft_model(model, settings))
     except ValueError as error:
         raise ConfigError(
-            f"use_lora=True: {type(body).__name__} takes no adapters ({error}). Train all weights."
+            f"use_lora=True: {type(model).__name__} takes no adapters ({error}). Train all weights."
         ) from error
 
 

@@ -17,7 +17,7 @@ from rlcore.reward.files import is_reward_model
 from rlcore.reward.pairs import encode
 from rlcore.reward.source import RewardModelSource
 from rlcore.reward.texts import score_rows
-from rlcore.reward_functions.checks import checked_counts
+from rlcore.reward_functions import checked_counts
 
 MAX_LENGTH = 4096
 """Tokens that are read of a prompt and its response by a model that names no limit."""

@@ -19,9 +19,10 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from rlcore.checkpoint import publish, read_tensors, refuse_non_finite, sync, write_tensors
+from rlcore.checkpoint import publish, read_tensors, sync, told_as_os_error, write_tensors
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import CheckpointError, ConfigError
+from rlcore.health import refuse_non_finite
 from rlcore.models import load_tokenizer, seeded
 from rlcore.reward.body import load_body
 from rlcore.reward.model import HEAD, REWARD_CONFIG, RewardModel, read_head
@@ -181,7 +182,8 @@ def _published_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.tmp")
     try:
-        yield draft
+        with told_as_os_error(path):
+            yield draft
         sync(draft)
         draft.replace(path)
         sync(path.parent)

@@ -15,9 +15,10 @@ from rlcore.checkpoint import read_tensors
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.formatting import ChatFormat
+from rlcore.forward_backward.token_checks import check_ids, token_ids
 from rlcore.functional.losses import bradley_terry_loss
 from rlcore.functional.masking import POOLINGS, require_same_shape
-from rlcore.models import evaluation_mode, seeded
+from rlcore.models import evaluation_mode, require_arguments, seeded, vocabulary_size
 from rlcore.reward.body import ForwardArguments, add_adapters, load_body, prepare_body
 from rlcore.reward.texts import Text, encode_texts, score_rows
 
@@ -41,8 +42,8 @@ class RewardModel(nn.Module):
         reward_shift, reward_scale: buffers, scalars; 0 and 1 until rewards are normalised.
 
     Raises:
-        ConfigError: the body cannot be found, is no decoder or encoder, or takes no adapters, or the saved head has
-            other outputs.
+        ConfigError: the config is of another class, the body cannot be found, is no decoder or encoder, or takes no
+            adapters, or the saved head has other outputs.
         CheckpointError: weights of the body are damaged or missing.
     """
 
@@ -51,6 +52,7 @@ class RewardModel(nn.Module):
 
     def __init__(self, config: RewardModelConfig, base_model: PreTrainedModel | None = None):
         super().__init__()
+        require_arguments(config, RewardModelConfig)
         self.config = config
         body = load_body(config.model_name) if base_model is None else base_model.base_model
         self.body = prepare_body(cast(PreTrainedModel, body))
@@ -58,7 +60,7 @@ class RewardModel(nn.Module):
         self.max_length = min(config.max_length, self._arguments.max_length or config.max_length)
         with seeded(config.seed):
             if config.use_lora:
-                self.body = add_adapters(self.body, config)
+                self.body = cast(PreTrainedModel, add_adapters(self.body, config))
             self.head = nn.Linear(_hidden_size(self), config.num_labels, bias=False)
             nn.init.normal_(self.head.weight, std=0.02)
         self.dropout = nn.Dropout(config.dropout_prob)
@@ -81,7 +83,7 @@ class RewardModel(nn.Module):
             `rewards` [B, num_labels], float32; `pooled_output` [B, H]; `last_hidden_state` [B, L, H].
 
         Raises:
-            DataError: the shapes do not fit, or a row has no real token.
+            DataError: the shapes do not fit, a row has no real token, or an id is beyond the body's vocabulary.
         """
         outputs, hidden_states = self.head_outputs(input_ids, attention_mask)
         rewards = self.normalized(outputs)
@@ -92,10 +94,12 @@ class RewardModel(nn.Module):
 
         Arguments and errors are those of forward.
         """
+        input_ids = token_ids("input_ids", input_ids)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         require_same_shape(input_ids=input_ids, attention_mask=mask)
         if input_ids.ndim != 2:
             raise DataError(f"Found input_ids of shape {list(input_ids.shape)}, expected [rows, tokens].")
+        check_ids("input_ids", input_ids, vocabulary_size(self.body))
         hidden = self.hidden(input_ids, mask)
         pooled = POOLINGS[self.config.pooling_strategy](hidden, mask)
         outputs = self.head(self.dropout(pooled).to(self.head.weight.dtype)) / self.config.temperature

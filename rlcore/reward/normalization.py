@@ -10,15 +10,15 @@ from transformers import PreTrainedTokenizerBase
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.forward_backward import AsyncTrainingClient, in_shares
 from rlcore.models import CausalLM, context_length, load_causal_lm, load_tokenizer
-from rlcore.pair_training import mapped
 from rlcore.reward.model import RewardModel
 from rlcore.reward.source import RewardModelSource
 from rlcore.sampling import SamplingParams, generate
 from rlcore.streams import permutation, stream_seed
 
 SAMPLED_AT_ONCE = 64
+"""Responses of the reference that are sampled side by side."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,7 @@ def normalize_rewards(
         DataError: all responses score alike, so nothing can be scaled.
     """
     order = permutation(len(prompts), config.seed, "reference prompts")
-    rows = list(range(config.reference_samples))
-    chosen = [prompts[order[row % len(order)]] for row in rows]
+    chosen = [prompts[order[row % len(order)]] for row in range(config.reference_samples)]
     reference_tokenizer = load_tokenizer(reference) if isinstance(reference, str | Path) else tokenizer
     language_model = load_causal_lm(reference, device=model.head.weight.device)
     chat = ChatFormat(reference_tokenizer)
@@ -65,7 +64,7 @@ def normalize_rewards(
         scores = source([chosen[row] for row in own_rows], responses)
         return list(zip(responses, scores, strict=True))
 
-    samples = mapped(client, rows, sampled_and_scored)
+    samples = in_shares(client, len(chosen), sampled_and_scored)
     raw = torch.tensor([score for _, score in samples], dtype=torch.float64)
     mean, deviation = raw.mean(), raw.std(unbiased=False)
     if not deviation > 0:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from rlcore.configs import RewardModelConfig
@@ -29,6 +30,8 @@ EVALUATION = {
     "eval_calibration_error": "validation/calibration_error",
 }
 """The same for each evaluation."""
+
+_GAP = "calibration gap "
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +78,16 @@ class RewardObjective:
         return means | {"reward_model/calibration_error": calibration_error(gaps, pair_count)}
 
     def _rewards(self, model: nn.Module, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Rewards of the chosen and of the rejected responses, both [n], from one forward pass."""
+        """Rewards of the chosen and of the rejected responses, both [n], from one forward pass.
+
+        Two equal rows have equal rewards, whatever rounding and dropout say of them: no win and no gradient.
+        """
         reward_model = cast(RewardModel, model)
         device = reward_model.head.weight.device
         input_ids, mask = (tensor.to(device, non_blocking=True) for tensor in self.pairs.batch(rows, self.pad_id))
-        rewards = reward_model.scores(input_ids, mask)
-        return rewards[: len(rows)], rewards[len(rows) :]
-
-
-_GAP = "calibration gap "
+        chosen, rejected = reward_model.scores(input_ids, mask).chunk(2)
+        ties = torch.tensor([self.pairs.is_tie(row) for row in rows], device=device)
+        return chosen, chosen.where(ties, rejected)
 
 
 def pair_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:

@@ -33,6 +33,10 @@ class TokenPairs:
         """Tokens of the longer one of the two rows of a pair."""
         return max(len(self.chosen[index]), len(self.rejected[index]))
 
+    def is_tie(self, index: int) -> bool:
+        """Whether the two rows of a pair are the same tokens."""
+        return self.chosen[index] == self.rejected[index]
+
     def sha256(self) -> str:
         """Hash of all tokens in their order."""
         digest = hashlib.sha256()

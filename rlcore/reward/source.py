@@ -1,9 +1,10 @@
 """A reward model as a reward source: texts in, scores out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import ConfigError
@@ -14,14 +15,14 @@ from rlcore.reward.model import RewardModel
 from rlcore.reward.multi_objective import MultiObjectiveRewardModel
 from rlcore.reward.pairs import encode
 from rlcore.reward.texts import score_rows
-from rlcore.reward_functions.checks import checked_counts
+from rlcore.reward_functions import checked_counts
 
 
 class RewardModelSource:
     """Scores responses with a reward model of any kind; several objectives count by their weighted sum.
 
     Every response is closed with the end token, also one that a length limit cut: the model was trained on closed ones.
-    A score depends on its own prompt and response only, up to rounding.
+    A score depends on its own prompt and response only, up to rounding; equal ones of a call have equal scores.
 
     Args:
         path_or_model: folder or file that a reward model was saved in, or the model.
@@ -90,7 +91,7 @@ class RewardModelSource:
 
     def _asked(
         self,
-        score: Any,
+        score: Callable[[Tensor, Tensor], Tensor],
         prompts: Sequence[Prompt],
         responses: Sequence[str],
         metadata: Sequence[Mapping[str, Any]] | None,

@@ -23,13 +23,14 @@ def encode_texts(chat: ChatFormat, texts: Sequence[Text], max_length: int) -> li
 
     Raises:
         ConfigError: max_length < 2.
-        DataError: the texts are a single text, or a row is neither text nor a prompt and a response.
+        DataError: the texts are a single text, or a row is neither text nor a prompt and a response, or cannot be
+            encoded. Names the row.
     """
     if max_length < 2:
         raise ConfigError(f"max_length={max_length}: expected at least 2, one token of text and the end token.")
     if isinstance(texts, str):
         raise DataError(f"Found the text {texts!r}, expected a list of texts. Put it into a list.")
-    return [_encode(chat, text, row, max_length) for row, text in enumerate(texts)]
+    return [_encode_row(chat, text, row, max_length) for row, text in enumerate(texts)]
 
 
 def score_rows(
@@ -41,6 +42,8 @@ def score_rows(
     batch_size: int,
 ) -> list[Any]:
     """What `score` says about each row, in the order given; computed in batches of like length, without dropout.
+
+    Equal rows are scored once and have equal scores, to the last bit.
 
     Args:
         model: in evaluation mode meanwhile; every module has its own mode again afterwards.
@@ -54,26 +57,32 @@ def score_rows(
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size={batch_size}: expected at least 1.")
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+    keys = [tuple(row) for row in rows]
+    distinct = sorted(dict.fromkeys(keys), key=len)
     device = next(model.parameters()).device
-    scores: list[Any] = [None] * len(rows)
+    scores: dict[tuple[int, ...], Any] = {}
     with torch.inference_mode(), evaluation_mode(model):
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            input_ids, mask = right_pad([rows[index] for index in batch], pad_id)
-            batch_scores = score(input_ids.to(device), mask.to(device)).tolist()
-            for index, its_score in zip(batch, batch_scores, strict=True):
-                scores[index] = its_score
-    return scores
+        for start in range(0, len(distinct), batch_size):
+            batch = distinct[start : start + batch_size]
+            input_ids, mask = right_pad(batch, pad_id)
+            scores |= zip(batch, score(input_ids.to(device), mask.to(device)).tolist(), strict=True)
+    return [scores[key] for key in keys]
 
 
-def _encode(chat: ChatFormat, text: Text, row: int, max_length: int) -> list[int]:
+def _encode_row(chat: ChatFormat, text: Text, row: int, max_length: int) -> list[int]:
+    try:
+        return _encode(chat, text, max_length)
+    except DataError as error:
+        raise DataError(f"Row {row}: {error}") from error
+
+
+def _encode(chat: ChatFormat, text: Text, max_length: int) -> list[int]:
     if isinstance(text, str):
-        ids: list[int] = list(chat.tokenizer(text)["input_ids"])
+        ids = chat.encode_text(text)
         while ids and ids[-1] == chat.end_id:
             ids.pop()
         return [*chat.cut_prompt(ids, max_length - 1), chat.end_id]
     if not isinstance(text, Sequence) or len(text) != 2 or not isinstance(text[1], str):
-        raise DataError(f"Row {row}: found {text!r}, expected text, or a prompt and a response. Drop or mend that row.")
+        raise DataError(f"Found {text!r}, expected text, or a prompt and a response. Drop or mend that row.")
     prompt_ids, response_ids = chat.encode_pair(text[0], text[1], max_length=max_length, max_prompt_length=1)
     return prompt_ids + response_ids

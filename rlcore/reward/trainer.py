@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
-from rlcore.forward_backward import AsyncTrainingClient
-from rlcore.models import choose_device, vocabulary_size
-from rlcore.pair_training import PairObjective, PairRun, evaluate_pairs, on_first
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process
+from rlcore.models import choose_device, require_arguments, require_tokenizer, vocabulary_size
+from rlcore.pair_training import PairObjective, PairRun, evaluate_pairs
 from rlcore.results import MetricSink, ignore_metrics
 from rlcore.reward.files import load_weights, read_saved, save_reward_file, save_reward_model
 from rlcore.reward.labels import LabelledRows, Targets, labelled_rows
@@ -42,7 +42,8 @@ class RewardModelTrainer:
         training_client: everything that reaches the model goes through it.
 
     Raises:
-        ConfigError: a device that is not there, or a tokenizer without an end or a padding token.
+        ConfigError: a device that is not there, an argument of another class, or a tokenizer without an end or a
+            padding token.
     """
 
     def __init__(
@@ -54,6 +55,12 @@ class RewardModelTrainer:
         *,
         on_metrics: MetricSink = ignore_metrics,
     ):
+        if not isinstance(model, RewardModel):
+            raise ConfigError(
+                f"Found a {type(model).__name__}, expected a RewardModel. Wrap it: RewardModel(config, base_model)."
+            )
+        require_arguments(config, RewardModelConfig, on_metrics=on_metrics)
+        require_tokenizer(tokenizer)
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.on_metrics = on_metrics
         self.chat = ChatFormat(tokenizer)
@@ -103,6 +110,7 @@ class RewardModelTrainer:
         pairs = self._pairs(chosen_texts, rejected_texts, prompts)
         validation: RewardObjective | None = None
         if eval_chosen_texts is not None or eval_rejected_texts is not None:
+            _require_alike(prompts, eval_prompts)
             validation = self._pairs(eval_chosen_texts or (), eval_rejected_texts or (), eval_prompts, "eval_")
         history = self._run(pairs, validation, num_epochs, batch_size)
         names = HISTORY if validation is None else HISTORY | EVALUATION
@@ -163,10 +171,10 @@ class RewardModelTrainer:
             ConfigError, DataError: see train_on_preferences.
         """
         self._require_one_reward()
-        _require_in_range(0, batch_size)
+        _require_at_least(1, batch_size=batch_size)
         pairs = self._pairs(chosen_texts, rejected_texts, prompts)
         measures = evaluate_pairs(self.training_client, pairs, batch_size)
-        return {name: measures[metric.replace("validation/", "reward_model/")] for name, metric in EVALUATION.items()}
+        return {name: measures[metric] for name, metric in EVALUATION.items()}
 
     def save_model(self, path: str | Path) -> Path:
         """Write the model, its config and the tokenizer; whatever was there is replaced in one step.
@@ -184,7 +192,7 @@ class RewardModelTrainer:
         """
         as_folder = os.fspath(path).endswith(("/", os.sep)) or Path(path).is_dir()
         save = save_reward_model if as_folder else save_reward_file
-        on_first(self.training_client, partial(save, self.model, self.tokenizer, Path(path)))
+        in_first_process(self.training_client, partial(save, self.model, self.tokenizer, Path(path)))
         return Path(path)
 
     def load_model(self, path: str | Path) -> None:
@@ -205,7 +213,8 @@ class RewardModelTrainer:
     def _run(
         self, rows: PairObjective, validation: PairObjective | None, num_epochs: int, batch_size: int
     ) -> Mapping[str, list[float]]:
-        _require_in_range(num_epochs, batch_size)
+        _require_at_least(0, num_epochs=num_epochs)
+        _require_at_least(1, batch_size=batch_size)
         settings = self.config.model_copy(update={"num_epochs": num_epochs, "batch_size": batch_size})
         plan = plan_of(settings, len(rows))
         run = PairRun(plan, self.training_client, rows, validation, on_metrics=self.on_metrics)
@@ -254,10 +263,17 @@ class RewardModelTrainer:
         return rows
 
 
-def _require_in_range(num_epochs: int, batch_size: int) -> None:
-    if num_epochs < 0 or batch_size < 1:
-        raise ConfigError(
-            f"num_epochs={num_epochs}, batch_size={batch_size}: expected num_epochs >= 0 and batch_size >= 1."
+def _require_at_least(least: int, **settings: int) -> None:
+    for name, value in settings.items():
+        if value < least:
+            raise ConfigError(f"{name}={value}: expected at least {least}.")
+
+
+def _require_alike(prompts: Sequence[Prompt] | None, eval_prompts: Sequence[Prompt] | None) -> None:
+    if (prompts is None) != (eval_prompts is None):
+        raise DataError(
+            "Found prompts for the pairs or for the held-out pairs alone, expected both or none: a response without "
+            "its prompt is another text. Pass prompts and eval_prompts, or whole texts without either."
         )
 
 

@@ -9,11 +9,11 @@ import datasets
 from torch import nn
 
 from rlcore.configs import RewardModelConfig
-from rlcore.errors import ConfigError, DataError
+from rlcore.errors import ConfigError
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process
 from rlcore.models import CausalLM, choose_device, load_tokenizer
-from rlcore.pair_training import PairPlan, PairRun, on_first, shared_checkpoint_folder
+from rlcore.pair_training import PairPlan, PairRun, preference_splits, read_each, shared_checkpoint_folder
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.reward.files import save_reward_model
 from rlcore.reward.model import RewardModel
@@ -59,14 +59,14 @@ def train(
         TrainingDiverged: too many steps in a row were not finite.
         DeviceMemoryError: the device has no room for a single pair.
     """
-    _refuse_contradictions(config, data, reward, reference)
+    splits = preference_splits(data, reward)
+    _refuse_contradictions(config, reference)
     device = choose_device(config.device)
     tokenizer = load_tokenizer(config.model_name)
     model = RewardModel(config)
     model.body.config.pad_token_id = tokenizer.pad_token_id
     chat = ChatFormat(tokenizer)
-    splits = [split for split in ("train", "validation") if split in data]
-    pairs = {split: encode_pairs(chat, data[split].to_dict(), model.max_length) for split in splits}
+    pairs = read_each(splits, lambda columns: encode_pairs(chat, columns, model.max_length))
     output_dir = Path(output_dir)
     with (
         AsyncTrainingClient(model, device=device) as client,
@@ -87,10 +87,10 @@ def train(
         run.load_best()
         model = model.merged()
         if config.reference_samples and reference is not None:
-            rows = normalize_rewards(client, model, tokenizer, reference, list(data["train"]["prompt"]), config)
+            rows = normalize_rewards(client, model, tokenizer, reference, list(splits["train"]["prompt"]), config)
             if client.processes.is_first:
                 on_samples(run.step, rows)
-        on_first(client, partial(save_reward_model, model, tokenizer, output_dir))
+        in_first_process(client, partial(save_reward_model, model, tokenizer, output_dir))
     return TrainResult(output_dir, run.best_step, run.last_metrics, run.best_metrics)
 
 
@@ -132,15 +132,9 @@ def _identity(config: RewardModelConfig, model: RewardModel, pairs: Mapping[str,
     }
 
 
-def _refuse_contradictions(
-    config: RewardModelConfig, data: Mapping[str, object], reward: object, reference: object
-) -> None:
-    if "train" not in data:
-        raise DataError(f"Found the splits {sorted(data)}, expected train. Name the preference pairs so.")
+def _refuse_contradictions(config: RewardModelConfig, reference: object) -> None:
     if config.num_labels != 1:
         raise ConfigError(f"num_labels={config.num_labels}: expected 1, as a preference pair orders one reward.")
-    if reward is not None:
-        raise ConfigError("Found a reward source, expected none: preference pairs are the only signal. Leave it out.")
     if config.reference_samples == 1:
         raise ConfigError("reference_samples=1: expected 0, or at least 2 to have a deviation.")
     if config.reference_samples and reference is None:

@@ -6,10 +6,12 @@ Loads no torch.
 from rlcore.reward_functions.answers import answer_value, answers_equal, states_answer
 from rlcore.reward_functions.checks import (
     ScoreCheck,
+    checked_counts,
     checked_number,
     checked_scores,
     checked_scores_or_nan,
     checked_weights,
+    own_copies,
 )
 from rlcore.reward_functions.named import (
     REWARD_FUNCTIONS,
@@ -33,6 +35,7 @@ __all__ = [
     "answer_value",
     "answers_equal",
     "as_reward_source",
+    "checked_counts",
     "checked_number",
     "checked_scores",
     "checked_scores_or_nan",
@@ -42,6 +45,7 @@ __all__ = [
     "imported_object",
     "length_penalty_score",
     "length_score",
+    "own_copies",
     "reward_function_named",
     "states_answer",
     "weighted_sum",

@@ -17,6 +17,7 @@ such as a product of factors, that takes the other forms too. Words do not count
 
 import re
 
+from rlcore.errors import DataError
 from rlcore.reward_functions.expressions import same_expression
 from rlcore.reward_functions.values import Value, first_value, last_value, plain_spelling, whole_value
 
@@ -30,12 +31,16 @@ _FORMULA_TAIL = 2000
 
 
 def answers_equal(text: str, gold: str) -> bool:
-    """Whether the answer of a response equals the gold answer. Never raises, whatever the texts are.
+    """Whether the answer of a response equals the gold answer; no text makes it raise.
 
     Args:
         text: the response.
         gold: the right answer, or a whole solution that states it in a box or behind "####".
+
+    Raises:
+        DataError: one of the two is no text.
     """
+    _require_texts(text, gold)
     gold_answer = _stated_text(gold) or gold
     expected = _whole_answer(gold_answer)
     if expected is None:
@@ -45,7 +50,12 @@ def answers_equal(text: str, gold: str) -> bool:
 
 
 def answer_value(text: str) -> Value | None:
-    """The answer of a response as a number; None where it states none."""
+    """The answer of a response as a number; None where it states none.
+
+    Raises:
+        DataError: the response is no text.
+    """
+    _require_texts(text)
     box = _last_box(text)
     if box is not None:
         return _whole_answer(box)
@@ -56,12 +66,23 @@ def answer_value(text: str) -> Value | None:
 
 
 def states_answer(text: str) -> bool:
-    """Whether a response states a number as its answer: in a closed box, or behind one of the phrases above."""
+    """Whether a response states a number as its answer: in a closed box, or behind one of the phrases above.
+
+    Raises:
+        DataError: the response is no text.
+    """
+    _require_texts(text)
     box = _last_box(text)
     if box is not None:
         return _whole_answer(box) is not None
     stated = _behind_last_cue(plain_spelling(text))
     return stated is not None and first_value(stated) is not None
+
+
+def _require_texts(*texts: object) -> None:
+    for text in texts:
+        if not isinstance(text, str):
+            raise DataError(f"Found {text!r} as an answer, expected text. Write numbers as text.")
 
 
 def _same_spelling(text: str, gold_answer: str) -> bool:

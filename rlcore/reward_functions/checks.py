@@ -1,7 +1,8 @@
 """What a reward function returned, and how rewards are weighted: checked before anything learns from it."""
 
+import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from numbers import Real
 from typing import Any
 
@@ -17,12 +18,7 @@ def checked_number(value: object, source: str) -> float:
     Raises:
         DataError: anything else, None, NaN and infinity among it. Names the source.
     """
-    number = value
-    if hasattr(value, "item"):
-        try:
-            number = value.item()
-        except (RuntimeError, ValueError):
-            raise DataError(f"{source} returned {value!r}, expected one number. Reduce it to one.") from None
+    number = _without_array(value, source)
     if not isinstance(number, Real) or not math.isfinite(number):
         raise DataError(f"{source} returned {number!r}, expected a finite number. Return a float for every response.")
     return float(number)
@@ -45,18 +41,18 @@ def checked_scores_or_nan(scores: Any, count: int, source: str) -> list[float]:
         DataError: as there; infinity is an error here too.
     """
     listed = _checked_list(scores, count, source)
-    return [
-        math.nan if score is None or score != score else checked_number(score, f"{source}, response {row},")
-        for row, score in enumerate(listed)
-    ]
+    return [_number_or_nan(score, f"{source}, response {row},") for row, score in enumerate(listed)]
 
 
 def checked_counts(prompts: Sequence[object], responses: Sequence[object], metadata: Sequence[object] | None) -> None:
     """Let equally many prompts, responses and metadata rows pass.
 
     Raises:
-        DataError: they differ.
+        DataError: they differ, or prompts or responses are no list.
     """
+    for name, texts in (("prompts", prompts), ("responses", responses)):
+        if isinstance(texts, str) or not isinstance(texts, Sized):
+            raise DataError(f"{name}: found {texts!r}, expected a list of texts. Put it into a list.")
     counts = {len(prompts), len(responses), len(responses if metadata is None else metadata)}
     if len(counts) > 1:
         rows = "no" if metadata is None else len(metadata)
@@ -64,6 +60,13 @@ def checked_counts(prompts: Sequence[object], responses: Sequence[object], metad
             f"Found {len(prompts)} prompts, {len(responses)} responses and {rows} metadata rows. "
             "Pass one prompt and one row for each response."
         )
+
+
+def own_copies(
+    prompts: Sequence[str], responses: Sequence[str], metadata: Sequence[Mapping[str, Any]] | None
+) -> tuple[list[str], list[str], list[Mapping[str, Any]] | None]:
+    """The same rows for one reward function alone: what it does to them reaches no other one, and no later call."""
+    return list(prompts), list(responses), None if metadata is None else copy.deepcopy(list(metadata))
 
 
 def checked_weights(names: Iterable[str], weights: Mapping[str, float] | None) -> dict[str, float]:
@@ -83,6 +86,24 @@ def checked_weights(names: Iterable[str], weights: Mapping[str, float] | None) -
         if isinstance(weight, bool) or not isinstance(weight, Real) or not math.isfinite(weight):
             raise ConfigError(f"Weight of {name}: found {weight!r}, expected a finite number.")
     return {name: float(given.get(name, 1.0)) for name in known}
+
+
+def _number_or_nan(value: object, source: str) -> float:
+    number = _without_array(value, source)
+    if number is None or (isinstance(number, Real) and math.isnan(number)):
+        return math.nan
+    return checked_number(number, source)
+
+
+def _without_array(value: Any, source: str) -> object:
+    """The one element of an array or tensor; anything else as it is."""
+    if not hasattr(value, "item"):
+        return value
+    try:
+        element: object = value.item()
+    except (RuntimeError, ValueError):
+        raise DataError(f"{source} returned {value!r}, expected one number. Reduce it to one.") from None
+    return element
 
 
 def _checked_list(scores: Any, count: int, source: str) -> Sequence[Any]:

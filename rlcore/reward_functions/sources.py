@@ -1,5 +1,6 @@
 """Functions of several forms as reward sources, functions found by name, and weighted sums."""
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -7,8 +8,11 @@ from typing import Any
 
 from rlcore.errors import ConfigError
 from rlcore.results import RewardSource
-from rlcore.reward_functions.checks import ScoreCheck, checked_counts, checked_scores, checked_weights
+from rlcore.reward_functions.checks import ScoreCheck, checked_counts, checked_scores, checked_weights, own_copies
 from rlcore.reward_functions.named import REWARD_FUNCTIONS, Rows
+
+PLACES = {"prompts": 0, "prompt": 0, "responses": 1, "response": 1, "generated": 1, "metadata": 2, "full_text": 2}
+"""Where a parameter of each name stands, if it is passed by position."""
 
 FORMS = "(prompts, responses, metadata=None), or per response (prompt, generated, full_text)"
 
@@ -18,10 +22,13 @@ def as_reward_source(
 ) -> RewardSource:
     """A reward function of any of three forms as a reward source. What it returns is checked.
 
-    1. `(prompts, responses)` with or without `metadata`: lists in, one number for each response out.
-    2. Parameters named `prompt`, `generated`, `full_text`, in any order: called with keywords once for each response.
-       `full_text` is the prompt followed by the response.
+    1. `(prompts, responses)` with or without `metadata`: lists in, one number for each response out. With these names
+       in any order, with others by position.
+    2. Parameters named `prompt`, `generated` or `response`, `full_text`, in any order: called with keywords once for
+       each response. `full_text` is the prompt followed by the response.
     3. Three required parameters of other names: called as form 2, by position.
+
+    The function gets copies: what it does to its arguments reaches nobody else.
 
     Args:
         function: the function, or an object that can be called.
@@ -29,15 +36,15 @@ def as_reward_source(
         check: what is made of the scores that it returns.
 
     Raises:
-        ConfigError: the parameters fit none of the forms. The source raises DataError for a wrong count, None, NaN or
-            infinity, naming the function.
+        ConfigError: the parameters fit none of the forms, or one of these names stands elsewhere. The source raises
+            DataError for a wrong count, None, NaN or infinity, naming the function.
     """
     named = name or str(getattr(function, "__name__", type(function).__name__))
     call = _calling(function, named)
 
     def source(prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None) -> list[float]:
         checked_counts(prompts, responses, metadata)
-        return check(call(prompts, responses, metadata), len(responses), named)
+        return check(call(*own_copies(prompts, responses, metadata)), len(responses), named)
 
     source.__name__ = named
     return source
@@ -74,8 +81,12 @@ def imported_object(module_name: str, name: str) -> Any:
         ) from error
     found = getattr(module, name, None)
     if not callable(found):
-        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ConfigError(f"{module_name} has no function or class {name!r}. It has {', '.join(own) or 'none'}.")
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        own = [key for key in names if getattr(vars(module)[key], "__module__", None) == module.__name__] or names
+        listed = ", ".join(difflib.get_close_matches(name, names) or own[:10]) or "none"
+        raise ConfigError(
+            f"{module_name} has no function or class {name!r}, among its {len(names)} are: {listed}. Correct the name."
+        )
     return found
 
 
@@ -142,6 +153,13 @@ def _calling(function: Callable[..., Any], name: str) -> Callable[[Sequence[str]
 
     if fits(prompt=None, generated=None, full_text=None):
         return each(lambda prompt, text: function(prompt=prompt, generated=text, full_text=prompt + text))
+    if fits(prompt=None, response=None, full_text=None):
+        return each(lambda prompt, text: function(prompt=prompt, response=text, full_text=prompt + text))
+    if fits(prompts=None, responses=None, metadata=None):
+        return lambda prompts, responses, metadata: function(prompts=prompts, responses=responses, metadata=metadata)
+    if fits(prompts=None, responses=None) and not fits(None, None, None):
+        return lambda prompts, responses, _: function(prompts=prompts, responses=responses)
+    _require_places(signature, name)
     if fits(None, None, metadata=None):
         return lambda prompts, responses, metadata: function(prompts, responses, metadata=metadata)
     takes_lists = fits(None, None) or list(signature.parameters)[:2] == ["prompts", "responses"]
@@ -152,6 +170,18 @@ def _calling(function: Callable[..., Any], name: str) -> Callable[[Sequence[str]
     if fits(None, None, None):
         return each(lambda prompt, text: function(prompt, text, prompt + text))
     raise ConfigError(f"Reward function {name}{signature}: expected the parameters {FORMS}.")
+
+
+def _require_places(signature: inspect.Signature, name: str) -> None:
+    """Refuse a function that would get responses as prompts, or the like."""
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    positional = [key for key, parameter in signature.parameters.items() if parameter.kind in kinds]
+    for place, parameter in enumerate(positional):
+        if PLACES.get(parameter, place) != place:
+            raise ConfigError(
+                f"Reward function {name}{signature}: found {parameter} as parameter {place + 1}, expected the "
+                f"parameters {FORMS}. Order or rename them."
+            )
 
 
 def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:

@@ -16,11 +16,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rlcore.batches import Sequences, join
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.forward_backward import AsyncTrainingClient, in_shares
 from rlcore.functional.kl import k1
 from rlcore.models import PPOModel, language_model_of, sampled_logprobs, value_head_of
 from rlcore.rollout.prompts import EncodedPrompt
 from rlcore.sampling import SamplingParams, generate
+from rlcore.streams import stream_seed
+
+Respond = Callable[[Sequence[EncodedPrompt], list[int]], Sequence["Response"]]
+"""From prompts and the numbers of their rows, which key their random streams, to a response each."""
 
 Score = Callable[[Sequence[EncodedPrompt], Sequence["Response"]], tuple[list[float], dict[str, list[float]]]]
 """From prompts and responses to scores in reward units, and by name the unweighted ones that they are made of."""
@@ -72,7 +76,7 @@ class Rollout:
         bootstrap_values: [B], critic after the last token where the response was cut, else 0.
         scores: [B], reward units.
         reward_parts: by name, the unweighted scores [B] of which `scores` are made; empty for a single source.
-        terminated, truncated: bool [B].
+        terminated: bool [B], ended by the end token.
         seconds: wall time of each part, in this process.
     """
 
@@ -87,13 +91,17 @@ class Rollout:
     scores: Tensor
     reward_parts: Mapping[str, Tensor]
     terminated: Tensor
-    truncated: Tensor
     seconds: Mapping[str, float]
 
     @property
     def response_mask(self) -> Tensor:
         """bool [B, T], True on sampled tokens, EOS included."""
         return self.sequences.response_mask
+
+    @property
+    def truncated(self) -> Tensor:
+        """bool [B], cut by the length limit."""
+        return ~self.terminated
 
     @property
     def kl(self) -> Tensor:
@@ -124,6 +132,56 @@ class Stopwatch:
         """The part that ends here began where the last one ended."""
         now = time.perf_counter()
         self.seconds[part], self._last = now - self._last, now
+
+
+def collect_rollout(
+    client: AsyncTrainingClient,
+    chat: ChatFormat,
+    prompts: Sequence[EncodedPrompt],
+    group_ids: Sequence[int],
+    respond: Respond,
+    score: Score,
+    *,
+    temperature: float,
+    missing_eos_score: float | None,
+) -> Rollout:
+    """A response to each prompt, measured under policy, reference, critic and reward source.
+
+    Each process takes its share of the rows; the rollout is whole in all of them.
+
+    Args:
+        client: of the policy.
+        chat: format of the prompts.
+        prompts: one for each row.
+        group_ids: which prompt of the data set each row answers.
+        respond, score: called for the rows of this process.
+        temperature: of sampling.
+        missing_eos_score: score of a response that the length limit cut; None keeps what `score` said.
+    """
+    watch = Stopwatch()
+
+    def own(rows: list[int]) -> list[MeasuredResponse]:
+        asked = [prompts[row] for row in rows]
+        responses = respond(asked, rows)
+        watch.lap("sampling")
+        return measure_responses(
+            client,
+            chat,
+            asked,
+            responses,
+            score,
+            temperature=temperature,
+            missing_eos_score=missing_eos_score,
+            watch=watch,
+        )
+
+    rows = in_shares(client, len(prompts), own)
+    return rollout_of(prompts, group_ids, rows, pad_id=chat.pad_id, device=client.device, seconds=watch.seconds)
+
+
+def row_seeds(seed: int, purpose: tuple[str, int], rows: Sequence[int]) -> list[int]:
+    """What seeds the random stream of each row: its number, what is sampled for, and the seed of the run."""
+    return [stream_seed(seed, *purpose, row) for row in rows]
 
 
 def sample_responses(
@@ -243,7 +301,6 @@ def rollout_of(
     """The rows of an iteration as rectangles on the device where the policy is."""
     responses = [row.response for row in rows]
     values = [response.values for response in responses if response.values is not None]
-    terminated = torch.tensor([response.terminated for response in responses], device=device)
     return Rollout(
         prompts=list(prompts),
         responses=[response.text for response in responses],
@@ -257,8 +314,7 @@ def rollout_of(
         reward_parts={
             name: torch.tensor([row.reward_parts[name] for row in rows], device=device) for name in rows[0].reward_parts
         },
-        terminated=terminated,
-        truncated=~terminated,
+        terminated=torch.tensor([response.terminated for response in responses], device=device),
         seconds=seconds,
     )
 

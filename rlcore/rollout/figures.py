@@ -1,5 +1,7 @@
 """What is reported about a rollout: numbers for curves, rows to be read."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,6 +44,12 @@ def validation_metrics(rollout: Rollout, kl_coef: float) -> dict[str, float]:
     metrics = {f"validation/{name.split('/')[1]}": figures[name] for name in VALIDATION}
     metrics["validation/objective"] = figures["reward/score_mean"] - kl_coef * figures["kl/ref_sequence_mean"]
     return metrics
+
+
+def repeatable(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The finite ones of some metrics, without those of the clock: what a checkpoint can hold, and equal runs share."""
+    clock = ("time/", "throughput/")
+    return {name: value for name, value in metrics.items() if math.isfinite(value) and not name.startswith(clock)}
 
 
 def sample_rows(rollout: Rollout) -> list[dict[str, Any]]:

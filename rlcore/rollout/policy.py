@@ -1,10 +1,8 @@
 """The policy of a trainer and its reference, from settings or from objects that were passed."""
 
 import sys
-from typing import cast
 
 import torch
-from transformers import PreTrainedModel
 
 from rlcore.configs import RolloutConfig
 from rlcore.errors import ConfigError
@@ -17,6 +15,7 @@ from rlcore.models import (
     load_causal_lm,
     require_same_vocabulary,
     require_separable,
+    require_trainable,
     vocabulary_size,
 )
 
@@ -34,9 +33,9 @@ def load_policy(
         device: where to put both.
 
     Raises:
-        ConfigError: the reference is the model itself or has another vocabulary, the logits of one cannot be computed
-            apart from its decoder, trained weights have less than float32, or target_modules of the adapters name
-            nothing.
+        ConfigError: the reference is the model itself, shares weights with it or has another vocabulary, the logits of
+            one cannot be computed apart from its decoder, no weight takes a gradient, one that does has less than
+            float32, or see load_causal_lm and add_lora.
     """
     if reference is not None and reference is model:
         raise ConfigError(
@@ -46,14 +45,15 @@ def load_policy(
     policy = load_causal_lm(model if model is not None else config.model_name, device=device)
     require_separable(policy)
     if reference is not None:
+        reference = load_causal_lm(reference, device=device).eval()
         require_same_vocabulary(policy, reference)
         require_separable(reference)
     if config.lora is not None:
-        policy = add_lora(cast(PreTrainedModel, policy), config.lora)
+        policy = add_lora(policy, config.lora)
     elif reference is None:
         reference = frozen_copy(policy)
-    _require_full_precision(policy)
-    return policy.eval(), None if reference is None else load_causal_lm(reference, device=device).eval()
+    require_trainable(policy, reference)
+    return policy.eval(), reference
 
 
 def prompt_room(model: CausalLM, config: RolloutConfig) -> int:
@@ -87,12 +87,3 @@ def require_own_tokens(model: CausalLM, chat: ChatFormat) -> None:
             f"Found the end token {chat.end_id} and the padding token {chat.pad_id}, expected ids below {known}: the "
             "model has no more embeddings. Use the model's own tokenizer, or let it pad with its end token."
         )
-
-
-def _require_full_precision(policy: CausalLM) -> None:
-    for name, weight in policy.named_parameters():
-        if weight.requires_grad and torch.finfo(weight.dtype).bits < 32:
-            raise ConfigError(
-                f"Found trained weights in {weight.dtype}, such as {name}, expected float32: small updates are lost in "
-                "less. Pass model.float(), or train adapters on it with `lora`."
-            )

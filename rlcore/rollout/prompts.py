@@ -1,11 +1,11 @@
 """Prompts: tokenised once, and chosen for each iteration in an order that a seed fixes."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
-from rlcore.errors import DataError
+from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
 from rlcore.streams import permutation
 
@@ -40,15 +40,20 @@ def encode_prompts(rows: Prompts, chat: ChatFormat, max_length: int) -> list[Enc
         max_length: in tokens.
 
     Raises:
-        DataError: there is no row, a row has no `prompt`, or a prompt is empty, neither text nor messages, or rejected
-            by the chat template.
+        DataError: rows are no list or what is read like one, there is none, a row has no `prompt`, or a prompt is
+            empty, neither text nor messages, or rejected by the chat template.
     """
     if isinstance(rows, str | Mapping):
         raise DataError(f"Found a {type(rows).__name__}, {str(rows)[:60]!r}, expected a list of prompts. Make it one.")
+    if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        raise DataError(
+            f"Found a {type(rows).__name__} as prompts, expected a list of prompts, whose order is part of the run. "
+            "Make it one."
+        )
     if not len(rows):
         raise DataError("Found 0 prompts, expected at least one. Pass the prompts to train on.")
     found = [_prompt_and_columns(index, row) for index, row in enumerate(rows)]
-    whole = [chat.encode_prompt(prompt) for prompt, _ in found]
+    whole = [_encoded(chat, index, prompt) for index, (prompt, _) in enumerate(found)]
     cut = [index for index, ids in enumerate(whole) if len(ids) > max_length]
     if cut:
         logger.warning(
@@ -65,8 +70,26 @@ def encode_prompts(rows: Prompts, chat: ChatFormat, max_length: int) -> list[Enc
     ]
 
 
-def choose_prompts(count: int, batch_size: int, iteration: int, seed: int) -> list[int]:
-    """Indices of the prompts of one iteration, numbered from 0: one seeded permutation of all prompts after another."""
+def are_given(rows: Prompts | None) -> TypeGuard[Prompts]:
+    """Whether there are prompts: not None, and no empty list."""
+    return rows is not None and not (isinstance(rows, Sized) and len(rows) == 0)
+
+
+def choose_prompts(count: int, batch_size: int, iteration: int, seed: int, copies: int = 1) -> list[int]:
+    """Indices of the prompts of one iteration, numbered from 0: one seeded permutation of all prompts after another.
+
+    Args:
+        count: of all prompts.
+        batch_size: indices that are returned.
+        iteration, seed: name the permutation and the place in it.
+        copies: how many times each index stands there, in a row.
+
+    Raises:
+        ConfigError: copies does not divide batch_size.
+    """
+    if batch_size % copies:
+        raise ConfigError(f"batch_size={batch_size}: each prompt is answered {copies} times. Use a multiple of that.")
+    batch_size //= copies
     chosen: list[int] = []
     position = iteration * batch_size
     while len(chosen) < batch_size:
@@ -75,7 +98,7 @@ def choose_prompts(count: int, batch_size: int, iteration: int, seed: int) -> li
         taken = order[offset : offset + batch_size - len(chosen)]
         chosen += taken
         position += len(taken)
-    return chosen
+    return [index for index in chosen for _ in range(copies)]
 
 
 def _prompt_and_columns(index: int, row: str | Mapping[str, Any]) -> tuple[Prompt, dict[str, Any]]:
@@ -89,6 +112,13 @@ def _prompt_and_columns(index: int, row: str | Mapping[str, Any]) -> tuple[Promp
             "`content`. Drop or mend that row."
         )
     return cast(Prompt, prompt), columns
+
+
+def _encoded(chat: ChatFormat, index: int, prompt: Prompt) -> list[int]:
+    try:
+        return chat.encode_prompt(prompt)
+    except DataError as error:
+        raise DataError(f"Prompt {index}: {error}") from error
 
 
 def _is_text(value: object) -> bool:

@@ -17,6 +17,7 @@ from rlcore.reward_functions import (
     WeightedSum,
     as_reward_source,
     checked_scores,
+    own_copies,
     reward_function_named,
 )
 from rlcore.rollout.prompts import EncodedPrompt
@@ -99,40 +100,61 @@ def reward_source_of(
     raise ConfigError(f"Found {reward!r} as reward, expected {ACCEPTED}.")
 
 
+def responses_per_prompt(reward: RewardSource) -> int:
+    """Responses to one prompt that a source wants to see together: more than 1 where it compares them."""
+    return int(getattr(reward, "responses_per_prompt", 1))
+
+
 def score_responses(
     reward: RewardSource, prompts: Sequence[EncodedPrompt], responses: Sequence[str], check: ScoreCheck = checked_scores
 ) -> tuple[list[float], dict[str, list[float]]]:
-    """Ask the reward source and check what it says.
+    """Ask the reward source, about copies that it may change, and check what it says.
 
     Returns:
         one score for each response, in reward units, and by name the unweighted scores of which they are made; none of
         the latter for a single source.
 
     Raises:
-        DataError: wrong count, a score that is no finite number, or one beyond MAX_SCORE; names the source and the
-            first faulty row.
+        DataError: see accepted_scores.
     """
     if not responses:
         return [], {}
     name = getattr(reward, "__name__", type(reward).__name__)
+    count = len(responses)
     asked = [prompt.text for prompt in prompts], responses, [dict(prompt.metadata) for prompt in prompts]
-    parts: dict[str, list[float]] = reward.parts(*asked) if isinstance(reward, HasParts) else {}
-    returned = reward.total(parts) if isinstance(reward, WeightedSum) else reward(*asked)
-    scores = check(returned, len(responses), name)
+    parts: dict[str, list[float]] = reward.parts(*own_copies(*asked)) if isinstance(reward, HasParts) else {}
+    returned = reward.total(parts) if isinstance(reward, WeightedSum) else reward(*own_copies(*asked))
+    return accepted_scores(returned, count, name, check), parts
+
+
+def accepted_scores(returned: Any, count: int, source: str, check: ScoreCheck) -> list[float]:
+    """The scores of one source, checked, and none of them beyond MAX_SCORE.
+
+    Args:
+        returned: by the source.
+        count: of the responses.
+        source: what errors call it.
+        check: what is made of the scores.
+
+    Raises:
+        DataError: wrong count, a score that the check refuses, or one beyond MAX_SCORE; names the source and the first
+            faulty row.
+    """
+    scores = check(returned, count, source)
     for row, score in enumerate(scores):
         if abs(score) > MAX_SCORE:
             raise DataError(
-                f"{name}, response {row}, returned {score!r}, expected at most {MAX_SCORE:g} either way: the squared "
+                f"{source}, response {row}, returned {score!r}, expected at most {MAX_SCORE:g} either way: the squared "
                 "errors of larger ones leave float32. Scale the scores."
             )
-    return scores, parts
+    return scores
 
 
 def _named(name: str | Path, device: str | None) -> RewardSource:
     if isinstance(name, str) and (name in REWARD_FUNCTIONS or ":" in name):
         return reward_function_named(name)
     is_hub_name = str(name).count("/") == 1
-    if not (Path(name).exists() or is_hub_name):
+    if not str(name).strip() or not (Path(name).exists() or is_hub_name):
         raise ConfigError(f"Found {str(name)!r} as reward, which is no folder. Expected {ACCEPTED}.")
     return reward_model_source(name, device=device)
 

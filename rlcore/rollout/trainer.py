@@ -5,10 +5,8 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -16,47 +14,37 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcore.checkpoint import publish
 from rlcore.configs import GRPOConfig, PPOConfig, RolloutConfig
-from rlcore.errors import CheckpointError, ConfigError
+from rlcore.errors import CheckpointError
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process, in_shares, require_agreement
 from rlcore.health import NegativeKLWatch, NonFiniteGuard
-from rlcore.models import (
-    CausalLM,
-    choose_device,
-    language_model_of,
-    load_tokenizer,
-    save_causal_lm,
-    seeded,
-)
+from rlcore.models import CausalLM, choose_device, language_model_of, load_tokenizer, save_causal_lm, seeded
+from rlcore.pair_training import only_run_of_folder
 from rlcore.processes import launched_processes
 from rlcore.results import MetricSink, SampleSink, ignore_metrics, ignore_samples
 from rlcore.reward_functions import checked_scores
-from rlcore.rollout.checkpoints import BEST, identity_of_data, identity_of_run, take_up_state, write_state
-from rlcore.rollout.collection import (
-    MeasuredResponse,
-    Response,
-    Rollout,
-    Stopwatch,
-    measure_responses,
-    rollout_of,
-    sample_responses,
-)
-from rlcore.rollout.figures import rollout_metrics, sample_rows, validation_metrics
+from rlcore.rollout.arguments import iteration_count, require_settings, sampling_params
+from rlcore.rollout.checkpoints import RunCheckpoints
+from rlcore.rollout.collection import Response, Rollout, collect_rollout, row_seeds, sample_responses
+from rlcore.rollout.figures import repeatable, rollout_metrics, sample_rows, validation_metrics
+from rlcore.rollout.interruptions import IterationMark
 from rlcore.rollout.policy import load_policy, prompt_room, require_own_tokens
-from rlcore.rollout.prompts import EncodedPrompt, Prompts, choose_prompts, encode_prompts
-from rlcore.rollout.reward_sources import Reward, reward_source_of, score_responses
-from rlcore.rollout.sharing import in_first_process, in_shares
+from rlcore.rollout.prompts import EncodedPrompt, Prompts, are_given, choose_prompts, encode_prompts
+from rlcore.rollout.reward_sources import Reward, responses_per_prompt, reward_source_of, score_responses
+from rlcore.run_folder import saved_when_stopped
 from rlcore.sampling import SamplingParams
-from rlcore.streams import stream_seed
+
+ConfigT = TypeVar("ConfigT", PPOConfig, GRPOConfig)
 
 logger = logging.getLogger(__name__)
 
 
-class RolloutTrainer(ABC):
+class RolloutTrainer(ABC, Generic[ConfigT]):
     """Trains a policy on responses that it samples itself.
 
-    A subclass says what is trained (`trained_module`, `parameter_groups`) and how it learns from a rollout (`learn`);
-    it may also choose prompts (`choose`), sample (`respond`) and score (`score`) in its own way.
+    A subclass says what is trained (`trained_module`, `parameter_groups`) and how it learns from a rollout (`learn`).
+    It may do in its own way what comes before: write prompts (`chat_format`, `encode`), choose them (`choose`), sample
+    (`respond`), score (`score`, `check_scores`). What it keeps between iterations is its `extra_state`.
 
     Dropout stays off throughout, so that the probability ratio is exactly 1 before the first update of an iteration.
     The model is reached through `training_client` alone. Launched in several processes, each samples and scores its
@@ -81,7 +69,7 @@ class RolloutTrainer(ABC):
 
     Raises:
         ConfigError: an unknown form of reward; a device that is not there; a reference with another vocabulary; a
-            tokenizer without end or padding token; a model that has no room for a prompt.
+            tokenizer without end or padding token; a model without room for a prompt; or see load_policy.
     """
 
     CONFIG: ClassVar[type[RolloutConfig]]
@@ -94,11 +82,11 @@ class RolloutTrainer(ABC):
     }
     """The same for each evaluation."""
 
-    config: PPOConfig | GRPOConfig
+    config: ConfigT
 
     def __init__(
         self,
-        config: PPOConfig | GRPOConfig,
+        config: ConfigT,
         tokenizer: PreTrainedTokenizerBase | None = None,
         reward_fn: Reward | None = None,
         model: CausalLM | None = None,
@@ -108,8 +96,7 @@ class RolloutTrainer(ABC):
         *,
         reward_weights: Mapping[str, float] | None = None,
     ):
-        if not isinstance(config, self.CONFIG):
-            raise ConfigError(f"Found a {type(config).__name__}, expected a {self.CONFIG.__name__}.")
+        require_settings(config, self.CONFIG, tokenizer, on_metrics=on_metrics, on_samples=on_samples)
         self.config = config
         self.on_metrics, self.on_samples = on_metrics, on_samples
         self.tokenizer = tokenizer if tokenizer is not None else load_tokenizer(config.model_name)
@@ -125,12 +112,12 @@ class RolloutTrainer(ABC):
         self.training_client = AsyncTrainingClient(self.model, self.reference_model)
         self.optimizer = torch.optim.AdamW(self.parameter_groups(), eps=config.adam_eps, fused=True)
         self.guard = NonFiniteGuard(config.max_non_finite_steps)
-        self.kl_watch = NegativeKLWatch()
+        self.kl_watch, self._mark = NegativeKLWatch(), IterationMark()
         self.params = SamplingParams(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
         self.iteration = self.best_step = 0
         self.best_metrics: dict[str, float] = {}
         self.final_metrics: dict[str, float] = {}
-        self._data_identity: dict[str, str] = {}
+        self._checkpoints = RunCheckpoints(self.training_client, self.optimizer, config)
 
     # What a subclass says.
 
@@ -167,7 +154,8 @@ class RolloutTrainer(ABC):
 
     def choose(self, prompts: Sequence[EncodedPrompt], iteration: int) -> list[int]:
         """Which prompts are answered in an iteration: batch_size indices."""
-        return choose_prompts(len(prompts), self.config.batch_size, iteration, self.config.seed)
+        config, copies = self.config, responses_per_prompt(self.reward)
+        return choose_prompts(len(prompts), config.batch_size, iteration, config.seed, copies)
 
     def respond(self, prompts: Sequence[EncodedPrompt], params: SamplingParams, seeds: Sequence[int]) -> list[Response]:
         """One response for each prompt of this process."""
@@ -187,7 +175,7 @@ class RolloutTrainer(ABC):
         prompts: Prompts,
         num_iterations: int | None = None,
         *,
-        validation_prompts: Prompts = (),
+        validation_prompts: Prompts | None = None,
         resume_dir: Path | None = None,
     ) -> dict[str, list[float]]:
         """Sample, judge and learn until num_iterations are done.
@@ -206,23 +194,28 @@ class RolloutTrainer(ABC):
             EVALUATION_HISTORY with one for each evaluation.
 
         Raises:
-            ConfigError: num_iterations is negative.
+            ConfigError: num_iterations is no whole number, or negative.
+            RLCoreError: an earlier call was interrupted inside an iteration, and no checkpoint was taken up.
             DataError: empty prompts, or a reward source that returns a wrong count or something not finite.
-            CheckpointError: resume_dir holds another run, or no whole checkpoint.
+            CheckpointError: resume_dir holds another run or one that is going on, or no whole checkpoint.
             TrainingDiverged: max_non_finite_steps optimiser steps in a row had a non-finite loss or gradient.
         """
-        total = self.config.num_iterations if num_iterations is None else num_iterations
-        if total < 0:
-            raise ConfigError(f"num_iterations={total}: expected at least 0.")
+        total = iteration_count(self.config, num_iterations)
         train_prompts = self.encode(prompts)
-        validation = self.encode(validation_prompts)[: self.config.eval_prompts] if len(validation_prompts) else []
-        self._data_identity = identity_of_data(train_prompts, validation)
+        held_out = self.encode(validation_prompts) if are_given(validation_prompts) else []
+        validation = held_out[: self.config.eval_prompts]
+        self._checkpoints.belong_to(train_prompts, validation)
         folder = None if resume_dir is None else Path(resume_dir)
-        if folder:
-            self._take_up(folder)
-        if 0 < total <= self.iteration:
-            logger.warning("%d of %d iterations are done already; nothing is left to train.", self.iteration, total)
-        return self._run(total, train_prompts, validation, folder)
+        settings = self.config.model_dump(mode="json", exclude={"device"})
+        facts = {"config": settings, **self._checkpoints.data, "num_iterations": total, "resume_dir": folder}
+        require_agreement(self.training_client, facts)
+        with only_run_of_folder(self.training_client, folder):
+            if folder:
+                self._take_up(folder)
+            self._mark.require_whole()
+            if 0 < total <= self.iteration and self.training_client.processes.is_first:
+                logger.warning("%d of %d iterations are done already; nothing is left to train.", self.iteration, total)
+            return self._run(total, train_prompts, validation, folder)
 
     def evaluate(self, prompts: Prompts) -> dict[str, float]:
         """Sample a response to each prompt, with fixed seeds; score, KL and length under `validation/` names."""
@@ -245,43 +238,49 @@ class RolloutTrainer(ABC):
             max_new_tokens, temperature, top_k, top_p: as in the config, which they replace where they are given;
                 temperature 0 takes the most likely tokens.
             seed: names the random stream; equal seeds give equal responses as long as the policy does not change.
+
+        Raises:
+            ConfigError: a setting is out of range.
+            DataError: a prompt is none, or leaves no room for max_new_tokens.
         """
         given = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-        changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        params = replace(self.params, **changed)
+        params = sampling_params(self.params, given)
         encoded = self.encode(prompts)
 
         def own(rows: list[int]) -> list[Response]:
-            return self.respond([encoded[row] for row in rows], params, self._seeds(("generate", seed), rows))
+            seeds = row_seeds(self.config.seed, ("generate", seed), rows)
+            return self.respond([encoded[row] for row in rows], params, seeds)
 
         return [response.text for response in in_shares(self.training_client, len(encoded), own)]
 
     def save_model(self, folder: Path) -> None:
         """Write the policy and its tokenizer as an ordinary model folder, in one step. Adapters are merged into it."""
 
-        def save(model: nn.Module) -> None:
+        def save() -> None:
             with publish(folder) as draft:
-                save_causal_lm(language_model_of(model), self.tokenizer, draft)
+                save_causal_lm(language_model_of(self.model), self.tokenizer, draft)
 
         in_first_process(self.training_client, save)
 
     def save_checkpoint(self, folder: Path) -> Path:
         """Write everything that training needs to go on to `<folder>/step-<iteration>`, in one step; returns its path.
 
-        The last two checkpoints of a folder are kept.
+        The last two checkpoints of a folder and that of best_step are kept.
 
         Raises:
             CheckpointError: a weight is not finite. Nothing was written.
+            RLCoreError: training was interrupted inside an iteration. Nothing was written.
         """
+        self._mark.require_whole()
         state = {
-            "identity": self._run_identity | self._data_identity,
             "iteration": self.iteration,
             "guard": self.guard.state_dict(),
             "best_step": self.best_step,
             "best_metrics": self.best_metrics,
+            "final_metrics": repeatable(self.final_metrics),
             "extra": self.extra_state(),
         }
-        return write_state(self.training_client, self.optimizer, Path(folder), self.iteration, state)
+        return self._checkpoints.write(Path(folder), self.iteration, state, best_step=self.best_step)
 
     def load_checkpoint(self, folder: Path) -> None:
         """Go on from a checkpoint: one that `save_checkpoint` wrote, or the newest whole one of a folder of them.
@@ -290,7 +289,20 @@ class RolloutTrainer(ABC):
             CheckpointError: there is none, it is damaged, or it is of other settings, weights or data.
         """
         if not self._take_up(Path(folder)):
-            raise CheckpointError(f"{folder}: found no checkpoint, expected one that save_checkpoint wrote.")
+            raise CheckpointError(
+                f"{folder}: found no checkpoint, expected one that save_checkpoint wrote. Name its folder."
+            )
+
+    def load_best(self, folder: Path) -> None:
+        """Give the policy the weights of best_step, the last iteration where nothing was evaluated, from a resume_dir.
+
+        Raises:
+            CheckpointError: the checkpoint of that step is missing or damaged.
+        """
+        if not self.best_metrics:
+            self.best_step = self.iteration
+        elif self.best_step != self.iteration:
+            self._checkpoints.put_weights(Path(folder), self.best_step)
 
     def close(self) -> None:
         """Stop the training client. Idempotent."""
@@ -298,8 +310,6 @@ class RolloutTrainer(ABC):
 
     def collect(self, prompts: Sequence[EncodedPrompt], indices: Sequence[int], purpose: tuple[str, int]) -> Rollout:
         """Responses to the prompts at the indices, measured under policy, reference, critic and reward source.
-
-        Each process takes its share of the rows; the rollout is whole in all of them.
 
         Args:
             prompts: all prompts.
@@ -309,29 +319,16 @@ class RolloutTrainer(ABC):
         Raises:
             DataError: the reward source returned a wrong count, or a score that is not a finite number.
         """
-        client, config, watch = self.training_client, self.config, Stopwatch()
-        chosen = [prompts[index] for index in indices]
-
-        def own(rows: list[int]) -> list[MeasuredResponse]:
-            asked = [chosen[row] for row in rows]
-            responses = self.respond(asked, self.params, self._seeds(purpose, rows))
-            watch.lap("sampling")
-            return measure_responses(
-                client,
-                self.chat,
-                asked,
-                responses,
-                self.score,
-                temperature=config.temperature,
-                missing_eos_score=config.missing_eos_score,
-                watch=watch,
-            )
-
-        rows = in_shares(client, len(chosen), own)
-        return rollout_of(chosen, indices, rows, pad_id=self.chat.pad_id, device=client.device, seconds=watch.seconds)
-
-    def _seeds(self, purpose: tuple[str, int], rows: Sequence[int]) -> list[int]:
-        return [stream_seed(self.config.seed, *purpose, row) for row in rows]
+        return collect_rollout(
+            self.training_client,
+            self.chat,
+            [prompts[index] for index in indices],
+            indices,
+            lambda asked, rows: self.respond(asked, self.params, row_seeds(self.config.seed, purpose, rows)),
+            self.score,
+            temperature=self.config.temperature,
+            missing_eos_score=self.config.missing_eos_score,
+        )
 
     def _iterate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
         rollout = self.collect(prompts, self.choose(prompts, self.iteration), ("rollout", self.iteration))
@@ -339,6 +336,7 @@ class RolloutTrainer(ABC):
         if self.training_client.processes.is_first:
             self.kl_watch.see(metrics["kl/ref_token_mean"])
         started = time.perf_counter()
+        self._mark.begin(self.iteration)
         metrics |= self.learn(rollout)
         metrics["time/update_s"] = time.perf_counter() - started
         self.iteration += 1
@@ -358,15 +356,23 @@ class RolloutTrainer(ABC):
 
         report({"progress/total_steps": float(total)})
         if self.iteration == 0 and validation:
-            report(self._evaluate_and_keep_best(validation, folder))
+            report(self._validate(validation))
+            if folder:
+                self.save_checkpoint(folder)
         while self.iteration < total:
             metrics = self._iterate(prompts)
-            if validation and (self.iteration % self.config.eval_every == 0 or self.iteration == total):
-                metrics |= self._evaluate_and_keep_best(validation, folder)
-            report(metrics)
-            if folder and (self.iteration % self.config.save_every == 0 or self.iteration == total):
+            if validation and self._is_due(self.config.eval_every, total):
+                metrics |= self._validate(validation)
+            self._mark.end()
+            with saved_when_stopped(folder, self.save_checkpoint):
+                report(metrics)
+            # The best weights are those of their checkpoint: no kill leaves one without the other.
+            if folder and (self.best_step == self.iteration or self._is_due(self.config.save_every, total)):
                 self.save_checkpoint(folder)
         return {name: [each[metric] for each in reported if metric in each] for name, metric in columns.items()}
+
+    def _is_due(self, interval: int, total: int) -> bool:
+        return self.iteration == total or self.iteration % interval == 0
 
     def _evaluate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
         rollout = self.collect(prompts, range(len(prompts)), ("validation", 0))
@@ -374,26 +380,21 @@ class RolloutTrainer(ABC):
             self.on_samples(self.iteration, sample_rows(rollout))
         return validation_metrics(rollout, self.config.kl_penalty_coef)
 
-    def _evaluate_and_keep_best(self, prompts: list[EncodedPrompt], folder: Path | None) -> dict[str, float]:
-        """Evaluate; keep the weights when score less the configured KL penalty is the highest so far."""
+    def _validate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
+        """Evaluate; note the iteration whose score less the configured KL penalty is the highest so far."""
         metrics = self._evaluate(prompts)
         if metrics["validation/objective"] > self.best_metrics.get("validation/objective", -math.inf):
             self.best_step, self.best_metrics = self.iteration, metrics
-            if folder:
-                self.save_model(folder / BEST)
         return metrics
-
-    @cached_property
-    def _run_identity(self) -> dict[str, Any]:
-        return identity_of_run(self.training_client, self.config)
 
     def _take_up(self, folder: Path) -> bool:
         """Go on from the newest checkpoint of a folder, if there is one."""
-        state = take_up_state(self.training_client, self.optimizer, folder, self._run_identity | self._data_identity)
+        state = self._checkpoints.take_up(folder)
         if state is None:
             return False
         self.guard.load_state_dict(state["guard"])
         self.load_extra_state(state["extra"])
         self.best_step, self.best_metrics = state["best_step"], state["best_metrics"]
-        self.iteration = state["iteration"]
+        self.iteration, self.final_metrics = state["iteration"], state["final_metrics"]
+        self._mark.end()
         return True

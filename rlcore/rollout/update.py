@@ -1,21 +1,25 @@
 """The optimiser steps of one iteration over its shuffled responses, and what is reported about them."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from rlcore.forward_backward import AsyncTrainingClient
-from rlcore.forward_backward.future import StepOutput
-from rlcore.forward_backward.lane import LossFunction
+from rlcore.configs import RolloutConfig
+from rlcore.forward_backward import AsyncTrainingClient, LossOfPart, StepOutput
 from rlcore.functional.kl import k1, k3
 from rlcore.functional.losses import clip_fraction, probability_ratio
 from rlcore.functional.masking import masked_mean
 from rlcore.health import NonFiniteGuard
 from rlcore.streams import permutation
 
-LossOfPart = Callable[[list[int]], LossFunction]
-"""The loss of some rows of an optimiser step, divided by the counts of the whole step."""
+LossesOfStep = Callable[[list[int]], LossOfPart]
+"""From the rows of an optimiser step to the losses of its parts.
+
+Their metrics are sums over rows divided by the counts of the step, so those of the parts add up to the step's. Those of
+`update_measures` are among them.
+"""
 
 UPDATE_KL = "kl/update_k3_token_mean"
 """The metric that `max_update_kl` limits: never below 0, so that noise does not hide a policy that ran away."""
@@ -26,31 +30,26 @@ def update_rollout(
     optimizer: torch.optim.Optimizer,
     guard: NonFiniteGuard,
     row_count: int,
-    loss_of_rows: Callable[[list[int]], LossOfPart],
+    losses_of: LossesOfStep,
     *,
+    config: RolloutConfig,
     epochs: int,
-    rows_per_step: int,
-    micro_batch_size: int,
-    max_grad_norm: float,
-    max_update_kl: float | None,
-    seed: int,
     iteration: int,
 ) -> dict[str, float]:
-    """All optimiser steps of one iteration, in an order that (seed, iteration) fixes.
+    """All optimiser steps of one iteration, in an order that (config.seed, iteration) fixes.
+
+    A step is over gradient_accumulation_steps mini-batches; the last one of a pass may have fewer. The step that finds
+    UPDATE_KL above max_update_kl is the last.
 
     Args:
         client: of the policy.
         optimizer: of its trained weights.
         guard: counts steps that were skipped because a number was not finite.
         row_count: responses of the iteration.
-        loss_of_rows: from the rows of an optimiser step, the losses of its parts. Their metrics are sums over rows
-            divided by the counts of the step, so those of the parts add up.
+        losses_of: the losses.
+        config: sizes, limits and seed.
         epochs: passes over the responses.
-        rows_per_step: responses of one optimiser step; the last one of a pass may have fewer.
-        micro_batch_size: responses of one backward pass.
-        max_grad_norm: gradients are scaled down to this L2 norm.
-        max_update_kl: the step that finds UPDATE_KL above it is the last, nats per token; None: never.
-        seed, iteration: key of the order.
+        iteration: counted from 0.
 
     Returns:
         means over the steps that were made, the number of steps, and `policy/first_ratio_mean`: the probability ratio
@@ -60,20 +59,22 @@ def update_rollout(
         TrainingDiverged: too many steps in a row were skipped.
     """
     steps: list[StepOutput] = []
+    rows_per_step = config.mini_batch_size * config.gradient_accumulation_steps
+    limit = math.inf if config.max_update_kl is None else config.max_update_kl
     for epoch in range(epochs):
-        order = permutation(row_count, seed, "update", iteration, epoch)
+        order = permutation(row_count, config.seed, "update", iteration, epoch)
         for start in range(0, row_count, rows_per_step):
             rows = order[start : start + rows_per_step]
             step = client.train_step(
                 rows,
-                loss_of_rows(rows),
+                losses_of(rows),
                 optimizer,
-                micro_batch_size=micro_batch_size,
-                max_grad_norm=max_grad_norm,
+                micro_batch_size=config.mini_batch_size,
+                max_grad_norm=config.max_grad_norm,
             )
             guard.accepts(loss=step.loss, grad_norm=step.grad_norm)
             steps.append(step)
-            if max_update_kl is not None and step.metrics.get(UPDATE_KL, 0.0) > max_update_kl:
+            if step.metrics[UPDATE_KL] > limit:
                 return _summary(steps, guard)
     return _summary(steps, guard)
 
@@ -115,6 +116,5 @@ def _summary(steps: Sequence[StepOutput], guard: NonFiniteGuard) -> dict[str, fl
     summary["optim/learning_rate"] = steps[-1].learning_rate
     summary["optim/step_count"] = float(len(steps))
     summary["optim/non_finite_steps"] = float(guard.skipped)
-    if "policy/ratio_mean" in steps[0].metrics:
-        summary["policy/first_ratio_mean"] = steps[0].metrics["policy/ratio_mean"]
+    summary["policy/first_ratio_mean"] = steps[0].metrics["policy/ratio_mean"]
     return summary

@@ -183,16 +183,12 @@ def _cached_candidates(causal_lm: PreTrainedModel) -> list[NewDecoding]:
 
 def _reproduces_forward(causal_lm: PreTrainedModel, new_decoding: NewDecoding) -> bool:
     """Whether ragged rows, decoded side by side and partly dropped, get the log-probabilities of each row alone."""
-    lengths, kept = (
-        torch.tensor([5, 1, 7, 2, 3], device=causal_lm.device),
-        torch.tensor([4, 0, 0, 2], device=causal_lm.device),
-    )
+    device, vocab_size = causal_lm.device, causal_lm.config.get_text_config().vocab_size
+    lengths, kept = (torch.tensor(rows, device=device) for rows in ([5, 1, 7, 2, 3], [4, 0, 0, 2]))
     width, steps = int(lengths.max()), 4
-    vocab_size = causal_lm.config.get_text_config().vocab_size
-    ids = 1 + 7 * torch.arange(len(lengths) * (width + steps), device=lengths.device).view(len(lengths), -1) % (
-        vocab_size - 1
-    )
-    prompt_mask = (torch.arange(width, device=lengths.device) >= width - lengths[:, None]).long()
+    mixed = 7 * torch.arange(len(lengths) * (width + steps), device=device)
+    ids = 1 + mixed.view(len(lengths), -1) % (vocab_size - 1)
+    prompt_mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
     with torch.no_grad(), evaluation_mode(causal_lm):
         rows = [
             causal_lm(input_ids=row[None, width - length :]).logits[0] for row, length in zip(ids, lengths, strict=True)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rlcore.batches import Sequences, left_pad
+from rlcore.batches import left_pad
 from rlcore.errors import DataError, TrainingDiverged
 from rlcore.models import CausalLM, TrunkAndHead, context_length, evaluation_mode, vocabulary_size
 from rlcore.sampling.decoding import Decoding, decoding_for
@@ -26,10 +26,6 @@ StopCondition = Callable[[list[int]], bool]
 class Samples:
     """One response for each prompt, on the model's device. [B, T] tensors are 0 or False on padding."""
 
-    prompt_ids: Tensor
-    """int64 [B, P], left-padded."""
-    prompt_mask: Tensor
-    """int64 [B, P], 1 on real tokens."""
     response_ids: Tensor
     """int64 [B, T], right-padded; T is the longest response that was sampled."""
     response_mask: Tensor
@@ -39,21 +35,11 @@ class Samples:
     values: Tensor | None
     """float32 [B, T], critic before token t; None without a value head."""
     terminated: Tensor
-    """bool [B], ended by an end token or the stop condition."""
-    truncated: Tensor
-    """bool [B], cut by the length limit."""
+    """bool [B], ended by an end token or the stop condition; the others were cut by the length limit."""
 
     def response_lists(self) -> list[list[int]]:
         """Tokens of each response, the end token included and the padding left out."""
         return [ids[mask].tolist() for ids, mask in zip(self.response_ids, self.response_mask, strict=True)]
-
-    def sequences(self, pad_id: int) -> Sequences:
-        """Prompts and responses joined."""
-        return Sequences(
-            torch.cat([self.prompt_ids, self.response_ids.masked_fill(~self.response_mask, pad_id)], dim=1),
-            torch.cat([self.prompt_mask, self.response_mask.long()], dim=1),
-            self.response_mask,
-        )
 
 
 def generate(
@@ -90,7 +76,7 @@ def generate(
     _check_request(model, prompts, seeds, params.max_new_tokens)
     parts = TrunkAndHead(model)
     device = parts.head.weight.device
-    samples = _blank_samples(prompts, params, pad_id, value_head, device)
+    samples = _blank_samples(len(prompts), params.max_new_tokens, pad_id, value_head, device)
     uniforms = uniform_streams(seeds, params.max_new_tokens).to(device)
     ends = torch.tensor(list(end_ids), dtype=torch.int64, device=device)
     with torch.no_grad(), evaluation_mode(model):
@@ -181,23 +167,15 @@ def _check_request(
 
 
 def _blank_samples(
-    prompts: Sequence[Sequence[int]],
-    params: SamplingParams,
-    pad_id: int,
-    value_head: nn.Module | None,
-    device: torch.device,
+    count: int, max_new_tokens: int, pad_id: int, value_head: nn.Module | None, device: torch.device
 ) -> Samples:
-    prompt_ids, prompt_mask = left_pad(prompts, pad_id)
-    shape = (len(prompts), params.max_new_tokens)
+    shape = (count, max_new_tokens)
     return Samples(
-        prompt_ids=prompt_ids.to(device),
-        prompt_mask=prompt_mask.to(device),
         response_ids=torch.full(shape, pad_id, device=device),
         response_mask=torch.zeros(shape, dtype=torch.bool, device=device),
         logprobs=torch.zeros(shape, device=device),
         values=None if value_head is None else torch.zeros(shape, device=device),
-        terminated=torch.zeros(shape[0], dtype=torch.bool, device=device),
-        truncated=torch.ones(shape[0], dtype=torch.bool, device=device),
+        terminated=torch.zeros(count, dtype=torch.bool, device=device),
     )
 
 
@@ -219,7 +197,11 @@ def _read_prompts(
 
 
 def _finished(samples: Samples) -> Samples:
-    """Without the columns that no response reached, and with what was cut by the length limit."""
+    """Without the columns that no response reached.
+
+    Raises:
+        TrainingDiverged: a log-probability is not finite.
+    """
     if not bool(samples.logprobs.isfinite().all()):
         row = int((~samples.logprobs.isfinite()).any(dim=1).nonzero()[0])
         raise TrainingDiverged(
@@ -233,5 +215,4 @@ def _finished(samples: Samples) -> Samples:
         response_mask=samples.response_mask[:, :length],
         logprobs=samples.logprobs[:, :length],
         values=None if samples.values is None else samples.values[:, :length],
-        truncated=~samples.terminated,
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 from rlcore.errors import ConfigError
 from rlcore.functional.filtering import check_sampling_settings, filter_probabilities
 from rlcore.functional.logprobs import token_logprobs
+from rlcore.sampling.settings import is_number, is_whole
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class SamplingParams:
     """How responses are sampled.
 
     Raises:
-        ConfigError: a value is out of range.
+        ConfigError: a value is no number, not whole where it counts tokens, or out of range.
     """
 
     max_new_tokens: int
@@ -30,6 +31,12 @@ class SamplingParams:
     """Sample from the smallest set of tokens that reaches this probability; 1 is off."""
 
     def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "top_k"):
+            if not is_whole(getattr(self, name)):
+                raise ConfigError(f"{name}={getattr(self, name)!r}: expected a whole number. Give a number of tokens.")
+        for name in ("temperature", "top_p"):
+            if not is_number(getattr(self, name)):
+                raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number. Leave it out for 1.")
         if self.max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens={self.max_new_tokens}: expected at least 1.")
         check_sampling_settings(self.temperature, self.top_k, self.top_p)

@@ -54,8 +54,8 @@ def train(
     """Train a policy on `data["train"]`, columns prompt, chosen, rejected; publish it as output_dir.
 
     The published weights are those with the least loss on `data["validation"]`, else the last ones. The means of a
-    report are over batches, so that a smaller last batch counts as much as another. A gradient that is not finite ends
-    the run at once.
+    report are over batches, so that a smaller last batch counts as much as another; several processes repeat validation
+    rows until all have as many. A gradient that is not finite ends the run at once.
 
     Args:
         config: settings. Those of UNSUPPORTED are refused unless they are at their defaults.

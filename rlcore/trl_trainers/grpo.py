@@ -1,8 +1,8 @@
 """Group-relative policy optimisation with TRL's GRPOTrainer: its loss and its loop, on responses that we sample."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from rlcore.configs import GRPOConfig
 from rlcore.environments import EpisodeEnvironment
 from rlcore.errors import ConfigError, DataError
+from rlcore.forward_backward import in_each_process
 from rlcore.grpo import GRPOTrainer
 from rlcore.models import save_causal_lm
+from rlcore.processes import launched_processes
 from rlcore.results import MetricSink, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.rollout import EncodedPrompt, Response, Reward
 from rlcore.run_folder import rows_sha256, weights_sha256
@@ -56,8 +58,8 @@ def train(
 ) -> TrainResult:
     """Train a policy on `data["train"]` prompts and publish the best one on `data["validation"]`, else the last one.
 
-    Responses, tools and scores come from rlcore.grpo; TRL chooses the prompts, computes advantages and loss, and
-    updates. One thing differs: the token mean divides by the mean number of tokens of an iteration's optimiser steps,
+    Prompts, responses, tools and scores come from rlcore.grpo; TRL computes advantages and loss, and updates. One thing
+    differs: the token mean divides by the mean number of tokens of an iteration's optimiser steps,
     not by those of the step. A step of the trace is an iteration; its KL is that of the policies while updating, its
     lengths leave out what tools answered.
 
@@ -98,7 +100,7 @@ def train(
         return trl.GRPOTrainer(
             model=own.model,
             reward_funcs=[score],
-            args=_arguments(trl.GRPOConfig, config, plan, folder),
+            args=_arguments(trl.GRPOConfig, config, plan, folder, len(rollouts.prompts["validation"])),
             train_dataset=rollouts.names("train"),
             eval_dataset=rollouts.names("validation") if plan.eval_every else None,
             processing_class=own.tokenizer,
@@ -145,7 +147,7 @@ class _Rollouts:
     ):
         self.own, self.prompts, self.on_samples = own, prompts, on_samples
         self.steps_per_iteration = steps_per_iteration
-        self._read: list[dict[str, Any]] = []
+        self._read: dict[int, dict[str, Any]] = {}
 
     def names(self, split: str) -> datasets.Dataset:
         """The rows of a split."""
@@ -159,20 +161,14 @@ class _Rollouts:
         }
 
     def sample(self, names: list[str], trainer: Trainer) -> dict[str, Any]:
-        """Responses to the named prompts, each name once for each response, in TRL's form, with their scores."""
-        own = self.own
+        """Responses, one for each name, in TRL's form, with their scores."""
         split = names[0].partition("/")[0]
-        rows = [int(name.partition("/")[2]) for name in names]
+        rows, seeds = self._rows_and_seeds(split, names, trainer)
         asked = [self.prompts[split][row] for row in rows]
-        responses = own.respond(asked, own.params, self._seeds(split, rows, trainer))
-        scores, _ = own.score(asked, responses)
-        missing = own.config.missing_eos_score
-        if missing is not None:
-            scores = [
-                value if response.terminated else missing for value, response in zip(scores, responses, strict=True)
-            ]
+        client = self.own.training_client
+        responses, scores = in_each_process(client, lambda: self._judged(asked, seeds))[client.processes.rank]
         if split == "validation":
-            self._read += map(_readable, asked, responses, scores)
+            self._read |= zip(rows, map(_readable, asked, responses, scores), strict=True)
         return {
             "prompt_ids": [prompt.ids for prompt in asked],
             "completion_ids": [response.ids for response in responses],
@@ -182,21 +178,40 @@ class _Rollouts:
         }
 
     def hand_over(self, step: int) -> None:
-        """Give the responses of an evaluation to `on_samples`."""
-        rows, self._read = self._read, []
-        processes = self.own.training_client.processes
-        everything = list(chain(*processes.gather(rows)))
-        if processes.is_first:
-            self.on_samples(step // self.steps_per_iteration, everything)
+        """Give the responses of an evaluation to `on_samples`, each once, in the order of the prompts."""
+        own_rows, self._read = self._read, {}
+        client = self.own.training_client
+        rows: dict[int, dict[str, Any]] = {}
+        for share in in_each_process(client, lambda: own_rows):
+            rows |= share
+        if client.processes.is_first:
+            self.on_samples(step // self.steps_per_iteration, [rows[row] for row in sorted(rows)])
 
-    def _seeds(self, split: str, rows: list[int], trainer: Trainer) -> list[int]:
-        """Streams that depend on the iteration and the row, not on what was drawn before."""
+    def _judged(self, asked: list[EncodedPrompt], seeds: list[int]) -> tuple[list[Response], list[float]]:
+        """Responses of this process and their scores."""
+        own = self.own
+        responses = own.respond(asked, own.params, seeds)
+        scores, _ = own.score(asked, responses)
+        missing = own.config.missing_eos_score
+        if missing is None:
+            return responses, scores
+        judged = zip(scores, responses, strict=True)
+        return responses, [score if response.terminated else missing for score, response in judged]
+
+    def _rows_and_seeds(self, split: str, names: list[str], trainer: Trainer) -> tuple[list[int], list[int]]:
+        """Prompts of this process and a random stream for each, which depend on the iteration and the row alone.
+
+        In training the prompts are of our own choice: TRL's order starts anew when a run is taken up.
+        """
         seed = self.own.config.seed
         if split == "validation":
-            return [stream_seed(seed, split, 0, row) for row in rows]
+            rows = [int(name.partition("/")[2]) for name in names]
+            return rows, [stream_seed(seed, split, 0, row) for row in rows]
         iteration = trainer.state.global_step // self.steps_per_iteration
-        first = trainer.accelerator.process_index * len(rows)
-        return [stream_seed(seed, "rollout", iteration, first + row) for row in range(len(rows))]
+        first = trainer.accelerator.process_index * len(names)
+        places = range(first, first + len(names))
+        chosen = self.own.choose(self.prompts[split], iteration)
+        return [chosen[place] for place in places], [stream_seed(seed, "rollout", iteration, place) for place in places]
 
 
 class _Evaluation(TrainerCallback):
@@ -262,11 +277,14 @@ def _plan_of(config: GRPOConfig, steps: int, resume_dir: Path | None, *, has_val
     )
 
 
-def _arguments(arguments: Any, config: GRPOConfig, plan: Plan, folder: Path) -> Any:
+def _arguments(arguments: Any, config: GRPOConfig, plan: Plan, folder: Path, validation_prompts: int) -> Any:
     common = training_arguments(config, plan, folder, config.device)
     batches = config.batch_size // config.mini_batch_size
+    common["per_device_eval_batch_size"] = _even_batch_size(
+        common["per_device_eval_batch_size"] * batches, validation_prompts
+    )
     return arguments(
-        **common | {"per_device_eval_batch_size": common["per_device_eval_batch_size"] * batches},
+        **common,
         lr_scheduler_type="constant",
         adam_epsilon=config.adam_eps,
         steps_per_generation=batches,
@@ -285,6 +303,18 @@ def _arguments(arguments: Any, config: GRPOConfig, plan: Plan, folder: Path) -> 
         mask_truncated_completions=config.mask_truncated,
         disable_dropout=True,
     )
+
+
+def _even_batch_size(most: int, rows: int) -> int:
+    """Rows of an evaluation batch of one process, at most so many, that make the batches as equal as can be.
+
+    TRL takes means of batches, and repeats rows where a batch is too short for all processes to have as many.
+    """
+    if rows == 0:
+        return most
+    count = launched_processes().count
+    rounds = math.ceil(rows / (most * count))
+    return math.ceil(rows / (rounds * count))
 
 
 def _readable(prompt: EncodedPrompt, response: Response, score: float) -> dict[str, Any]:

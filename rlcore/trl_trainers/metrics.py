@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rlcore.results import MetricSink
+from rlcore.results import MetricSink, StopTraining
 
 Translation = Callable[[Mapping[str, Any]], dict[str, float]]
 """From one log of a trainer to our metrics; what has no name of ours is left out."""
@@ -22,9 +22,13 @@ class ReportCallback(TrainerCallback):
         on_metrics: the sink; of several processes the first one reports.
         translate: see Translation.
         steps_per_point: optimiser steps that count as one step of the trace.
+
+    Attributes:
+        stop: what the sink raised to stop the run; None while it goes on. The trainer then saves and ends.
     """
 
     def __init__(self, on_metrics: MetricSink, translate: Translation, steps_per_point: int = 1):
+        self.stop: StopTraining | None = None
         self.on_metrics = on_metrics
         self.translate = translate
         self.steps_per_point = steps_per_point
@@ -39,8 +43,16 @@ class ReportCallback(TrainerCallback):
     ) -> None:
         """Translate and report the numbers of one log."""
         metrics = self.translate(logs or {})
-        if metrics and state.is_world_process_zero:
+        if not metrics or not state.is_world_process_zero:
+            return
+        try:
             self.on_metrics(state.global_step // self.steps_per_point, metrics)
+        except StopTraining as stop:
+            if args.world_size > 1:
+                # The others do not hear of it: nobody would save with this process.
+                raise
+            self.stop = stop
+            control.should_save = control.should_training_stop = True
 
     def newest(self, log_history: Iterable[Mapping[str, Any]], last_step: int) -> dict[str, float]:
         """The newest value of each metric up to an optimiser step."""

@@ -53,7 +53,8 @@ def train(
 
     The loss is that of rlcore.functional.losses.orpo_loss, with one difference: its supervised part is the mean over
     the tokens of prompt and chosen response, of all pairs of a batch together. The published weights are those with the
-    least loss on `data["validation"]`, else the last ones. A gradient that is not finite ends the run at once.
+    least loss on `data["validation"]`, else the last ones. The means of a report are as in rlcore.trl_trainers.dpo. A
+    gradient that is not finite ends the run at once.
 
     Args:
         config: settings.

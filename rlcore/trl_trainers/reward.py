@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import datasets
-import peft
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoModelForSequenceClassification,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     Trainer,
 )
 
 from rlcore.configs import RewardModelConfig
-from rlcore.errors import ConfigError, DataError
+from rlcore.errors import ConfigError
 from rlcore.formatting import ChatFormat
 from rlcore.models import CausalLM, load_tokenizer, save_causal_lm, seeded, without_wrapper
+from rlcore.pair_training import preference_splits, read_each
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
-from rlcore.reward.body import ForwardArguments, load_complete
+from rlcore.reward.body import ForwardArguments, add_adapters, load_complete
 from rlcore.reward.pairs import TokenPairs, encode_pairs
 from rlcore.run_folder import weights_sha256
 from rlcore.trl_trainers.arguments import Plan, cosine_schedule, import_trl, refuse_settings, training_arguments
@@ -56,7 +55,8 @@ def train(
 
     The result is an ordinary folder of a sequence classifier with one label, which `rlcore.reward.ClassifierSource`
     reads. The published weights are those of the epoch with the least loss on `data["validation"]`, else the last ones.
-    The means of a report are over batches. A gradient that is not finite ends the run at once.
+    The means of a report are over batches; several processes repeat validation rows until all have as many. A gradient
+    that is not finite ends the run at once.
 
     Args:
         config: settings. Those of UNSUPPORTED are refused unless they are at their defaults. There is no dropout in
@@ -77,11 +77,11 @@ def train(
     refuse_settings(config, UNSUPPORTED, "RewardTrainer")
     if config.dropout_prob:
         refuse_settings(config, ("dropout_prob",), "RewardTrainer")
-    if reward is not None:
-        raise ConfigError("Found a reward source, expected none: preference pairs are the only signal. Leave it out.")
+    splits = preference_splits(data, reward)
     tokenizer = load_tokenizer(config.model_name)
     model = _start(config)
-    pairs = _read_pairs(data, tokenizer, _length_limit(model, config))
+    chat, max_length = ChatFormat(tokenizer), _length_limit(model, config)
+    pairs = read_each(splits, lambda columns: encode_pairs(chat, columns, max_length))
     plan = _plan_of(config, pairs, resume_dir)
     trl = import_trl()
 
@@ -100,16 +100,11 @@ def train(
             processing_class=tokenizer,
         )
 
-    identity = {
-        "config": config.model_dump(mode="json", exclude=_FREE_SETTINGS),
-        "pairs": {split: rows.sha256() for split, rows in pairs.items()},
-        "start": weights_sha256(model.named_parameters()),
-    }
     return run(
         make_trainer,
         partial(save_causal_lm, model, tokenizer),
         plan,
-        identity,
+        _identity(config, pairs, model),
         ReportCallback(on_metrics, renamed(METRIC_NAMES)),
         model=model,
         output_dir=Path(output_dir),
@@ -140,34 +135,13 @@ def _start(config: RewardModelConfig) -> CausalLM:
                 f"pooling_strategy={config.pooling_strategy!r}: {type(model).__name__} pools by {pooling!r}, and TRL's "
                 f"RewardTrainer takes it as it is. Set {pooling!r}, or take the backend 'own'."
             )
-        return _with_adapters(model, config) if config.use_lora else model
-
-
-def _with_adapters(model: PreTrainedModel, config: RewardModelConfig) -> peft.PeftModel:
-    settings = peft.LoraConfig(
-        task_type="SEQ_CLS",
-        r=config.lora_rank,
-        lora_alpha=cast(int, config.lora_alpha),  # fractions work
-        lora_dropout=config.lora_dropout,
-        target_modules="all-linear",
-    )
-    return cast(peft.PeftModel, peft.get_peft_model(model, settings))
+        return add_adapters(model, config, "SEQ_CLS") if config.use_lora else model
 
 
 def _length_limit(model: CausalLM, config: RewardModelConfig) -> int:
     """Tokens that a row may have."""
     limit = ForwardArguments(cast(PreTrainedModel, without_wrapper(model).base_model)).max_length
     return min(config.max_length, limit or config.max_length)
-
-
-def _read_pairs(
-    data: datasets.DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> dict[str, TokenPairs]:
-    if "train" not in data:
-        raise DataError(f"Found the splits {sorted(data)}, expected train. Name the preference pairs so.")
-    chat = ChatFormat(tokenizer)
-    splits = [split for split in ("train", "validation") if split == "train" or len(data.get(split, ()))]
-    return {split: encode_pairs(chat, data[split].to_dict(), max_length) for split in splits}
 
 
 def _plan_of(config: RewardModelConfig, pairs: dict[str, TokenPairs], resume_dir: Path | None) -> Plan:
@@ -179,6 +153,15 @@ def _plan_of(config: RewardModelConfig, pairs: dict[str, TokenPairs], resume_dir
         save_every=None if resume_dir is None else config.save_steps,
         eval_every=steps_per_epoch if "validation" in pairs else None,
     )
+
+
+def _identity(config: RewardModelConfig, pairs: dict[str, TokenPairs], model: CausalLM) -> dict[str, Any]:
+    """What must be the same for a checkpoint to belong to a run."""
+    return {
+        "config": config.model_dump(mode="json", exclude=_FREE_SETTINGS),
+        "pairs": {split: rows.sha256() for split, rows in pairs.items()},
+        "start": weights_sha256(model.named_parameters()),
+    }
 
 
 def _rows(pairs: TokenPairs) -> datasets.Dataset:

@@ -20,11 +20,12 @@ from transformers import (
     TrainingArguments,
 )
 
-from rlcore.checkpoint import publish, refuse_non_finite
+from rlcore.checkpoint import publish, require_replaceable
 from rlcore.errors import TrainingDiverged
+from rlcore.health import refuse_non_finite
 from rlcore.processes import launched_processes
 from rlcore.results import TrainResult
-from rlcore.run_folder import checkpoint_folder, require_same_run
+from rlcore.run_folder import checkpoint_folder, only_run_in, require_same_run
 from rlcore.trl_trainers.arguments import Plan
 from rlcore.trl_trainers.metrics import ReportCallback
 
@@ -85,15 +86,24 @@ def run(
         resume_dir: folder for checkpoints; a complete one in it is resumed from. None leaves nothing but the model.
 
     Raises:
-        CheckpointError: resume_dir holds another run, or a trained weight is not finite.
+        ConfigError, CheckpointError: before the first step, see require_replaceable and checkpoint_folder.
+        CheckpointError: resume_dir holds another run or one that is still going on, or a trained weight is not finite.
         TrainingDiverged: a gradient is not finite.
+        StopTraining: the sink stopped the run; a checkpoint of that step lies in resume_dir.
     """
     processes = launched_processes()
     if processes.is_first:
         report.on_metrics(0, {"progress/total_steps": float(plan.total_steps // report.steps_per_point)})
     state = TrainerState()
-    with checkpoint_folder(resume_dir, output_dir) as own_folder:
-        folder = processes.gather(own_folder)[0]
+    with contextlib.ExitStack() as stack:
+
+        def open_folders() -> Path:
+            require_replaceable(output_dir)
+            folder = stack.enter_context(checkpoint_folder(resume_dir, output_dir))
+            stack.enter_context(only_run_in(folder))
+            return folder
+
+        folder = processes.on_first(open_folders)
         start = processes.on_first(lambda: _claim(folder, identity))
         if start is not None and _step_of(start) >= plan.total_steps:
             # The transformers loop would take one step more.
@@ -106,6 +116,8 @@ def run(
             for callback in (report, _Checkpoints(), _FiniteGradients()):
                 trainer.add_callback(callback)
             trainer.train(resume_from_checkpoint=None if start is None else str(start))
+            if report.stop is not None:
+                raise report.stop
             state = trainer.state
         best_step = state.best_global_step or state.global_step
         if best_step != state.global_step:

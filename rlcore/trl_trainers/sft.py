@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import datasets
 from transformers import PreTrainedTokenizerBase, Trainer
@@ -24,6 +25,9 @@ METRIC_NAMES = {
     "entropy": "sft/entropy_mean",
     **OPTIMISER_NAMES,
 }
+TEXT = "text"
+"""Column of rows without a prompt."""
+
 # Settings under which a resumed run still computes the same numbers.
 _FREE_SETTINGS = {"logging_steps", "save_steps"}
 
@@ -43,7 +47,8 @@ def train(
 
     Args:
         config: settings; model_name "scratch" builds a small model and trains its tokenizer on the demonstrations.
-        data: `data["train"]` with string columns `prompt` and `response`.
+        data: `data["train"]` with the columns `prompt`, text or messages, and `response`; or with `text` alone, of
+            which every token counts.
         output_dir: folder of the result, replaced as a whole at the end.
         reward, reference, on_samples: part of the common interface; supervised fine-tuning needs none of them.
         resume_dir: folder for checkpoints; a complete one in it is resumed from, bit for bit.
@@ -79,16 +84,11 @@ def train(
             processing_class=tokenizer,
         )
 
-    identity = {
-        "config": config.model_dump(mode="json", exclude=_FREE_SETTINGS),
-        "demonstrations": rows_sha256(rows),
-        "start": weights_sha256(model.named_parameters()),
-    }
     return run(
         make_trainer,
         partial(save_causal_lm, model, tokenizer),
         plan,
-        identity,
+        _identity(config, rows, model),
         ReportCallback(on_metrics, renamed(METRIC_NAMES)),
         model=model,
         output_dir=Path(output_dir),
@@ -99,18 +99,38 @@ def train(
 def _start(config: SFTConfig, rows: datasets.Dataset) -> tuple[CausalLM, PreTrainedTokenizerBase]:
     if config.model_name != "scratch":
         return load_causal_lm(config.model_name), load_tokenizer(config.model_name)
-    texts = [f"{row['prompt']}\n{row['response']}" for row in rows]
+    texts = [row[TEXT] if TEXT in row else f"{row['prompt']}\n{row['response']}" for row in rows]
     tokenizer = train_tokenizer(texts, config.scratch.vocab_size)
     return build_model(config.scratch, tokenizer, config.seed), tokenizer
+
+
+def _identity(config: SFTConfig, rows: datasets.Dataset, model: CausalLM) -> dict[str, Any]:
+    """What must be the same for a checkpoint to belong to a run."""
+    return {
+        "config": config.model_dump(mode="json", exclude=_FREE_SETTINGS),
+        "demonstrations": rows_sha256(rows),
+        "start": weights_sha256(model.named_parameters()),
+    }
 
 
 def _tokenise(rows: datasets.Dataset, chat: ChatFormat, max_length: int) -> datasets.Dataset:
     """Rows of `input_ids` and `labels`; -100 marks the prompt, which is context and not a target."""
     encoded: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
     for row in rows:
-        prompt_ids, response_ids = chat.encode_pair(row["prompt"], row["response"], max_length=max_length)
+        if TEXT in row:
+            prompt_ids, response_ids = list[int](), _text_ids(row[TEXT], chat, max_length)
+        else:
+            prompt_ids, response_ids = chat.encode_pair(row["prompt"], row["response"], max_length=max_length)
         encoded["input_ids"].append(prompt_ids + response_ids)
         encoded["labels"].append([-100] * len(prompt_ids) + response_ids)
     if not encoded["input_ids"]:
         raise DataError("Found 0 demonstrations, expected at least one. Check the data set's train split.")
     return datasets.Dataset.from_dict(encoded)
+
+
+def _text_ids(text: str, chat: ChatFormat, max_length: int) -> list[int]:
+    """A whole text as the tokenizer writes it, closed with one end token unless it is cut."""
+    ids: list[int] = list(chat.tokenizer(text)["input_ids"])
+    while ids and ids[-1] == chat.end_id:
+        ids.pop()
+    return [*ids, chat.end_id][:max_length]

@@ -18,17 +18,17 @@ from transformers import (
 
 from rlcore.configs import DPOConfig, ORPOConfig
 from rlcore.dpo import PreferenceDataset
-from rlcore.dpo.answers import sampled_answers
-from rlcore.errors import ConfigError, DataError
+from rlcore.dpo.answers import hand_over_answers
+from rlcore.dpo.dataset import pairs_of
 from rlcore.formatting import ChatFormat
 from rlcore.forward_backward import AsyncTrainingClient
-from rlcore.models import CausalLM, add_lora, context_length, load_causal_lm, seeded, vocabulary_size
-from rlcore.results import RewardSource, SampleSink, ignore_samples
+from rlcore.models import CausalLM, add_lora, load_causal_lm, seeded
+from rlcore.pair_training import preference_splits, read_each
+from rlcore.results import RewardSource, SampleSink
 from rlcore.trl_trainers.arguments import Plan, cosine_schedule, training_arguments
 
 PairConfig = DPOConfig | ORPOConfig
 
-COLUMNS = ("prompt", "chosen", "rejected")
 # Settings under which a resumed run still computes the same numbers.
 FREE_SETTINGS = {"device", "logging_steps", "save_every", "eval_prompts"}
 # A trainer is made with texts, which it tokenises in a way of its own: one pair will do, as its rows are replaced.
@@ -44,12 +44,7 @@ def read_pairs(
         ConfigError: there is a reward source.
         DataError: a split or column is missing; see also PreferenceDataset.
     """
-    if reward is not None:
-        raise ConfigError("Found a reward source, expected none: preference pairs are the only signal. Leave it out.")
-    if "train" not in data:
-        raise DataError(f"Found the splits {sorted(data)}, expected train. Name the preference pairs so.")
-    splits = [split for split in ("train", "validation") if split == "train" or len(data.get(split, ()))]
-    return {split: _read_split(split, data[split], tokenizer, config) for split in splits}
+    return read_each(preference_splits(data, reward), lambda columns: pairs_of(columns, tokenizer, config))
 
 
 def start_model(config: PairConfig, pairs: dict[str, PreferenceDataset]) -> CausalLM:
@@ -60,16 +55,8 @@ def start_model(config: PairConfig, pairs: dict[str, PreferenceDataset]) -> Caus
         DataError: a token is not in its vocabulary.
     """
     model = load_causal_lm(config.model_name)
-    context = context_length(model) or config.max_length
-    for split in pairs.values():
-        longest = max(map(split.length, range(len(split))))
-        if longest > context:
-            raise ConfigError(f"Found a pair of {longest} tokens, but the model reads {context}. Lower max_length.")
-        if split.largest_id() >= vocabulary_size(model):
-            raise DataError(
-                f"Found token {split.largest_id()}, but the model knows {vocabulary_size(model)}. "
-                "Use the model's own tokenizer."
-            )
+    for split, rows in pairs.items():
+        rows.require_readable(f"Split {split}", model, config.max_length)
     if config.lora is None:
         return model
     with seeded(config.seed):
@@ -90,9 +77,11 @@ def plan_of(config: PairConfig, pairs: dict[str, PreferenceDataset], resume_dir:
 
 def pair_arguments(config: PairConfig, plan: Plan, folder: Path) -> dict[str, Any]:
     """Keywords that the configs of all trainers on pairs take."""
+    # The first step of a warm-up has rate 0 in TRL, so a run of one step would train nothing.
+    warmup_steps = min(math.ceil(config.warmup_ratio * plan.total_steps), max(plan.total_steps - 1, 0))
     return {
         **training_arguments(config, plan, folder, config.device),
-        **cosine_schedule(config.min_learning_rate_ratio, math.ceil(config.warmup_ratio * plan.total_steps)),
+        **cosine_schedule(config.min_learning_rate_ratio, warmup_steps),
         "beta": config.beta,
         "disable_dropout": True,
     }
@@ -152,29 +141,5 @@ class AnswerCallback(TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Sample one answer to each prompt."""
-        if self.pairs is None or not self.config.eval_prompts or self.on_samples is ignore_samples:
-            return
-        model: CausalLM = kwargs["model"]
-        with AsyncTrainingClient(model) as client:
-            rows = sampled_answers(
-                client,
-                self.chat,
-                self.pairs,
-                max_prompts=self.config.eval_prompts,
-                max_length=min(self.config.max_length, context_length(model) or self.config.max_length),
-                seed=self.config.seed,
-            )
-        if state.is_world_process_zero:
-            self.on_samples(state.global_step, rows)
-
-
-def _read_split(
-    split: str, rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, config: PairConfig
-) -> PreferenceDataset:
-    missing = [name for name in COLUMNS if name not in rows.column_names]
-    if missing:
-        raise DataError(
-            f"Split {split}: found no column {', '.join(missing)}, expected {', '.join(COLUMNS)}. Rename the columns."
-        )
-    prompts, chosen, rejected = (list(rows[name]) for name in COLUMNS)
-    return PreferenceDataset(prompts, chosen, rejected, tokenizer, config.max_length, config.max_prompt_length)
+        with AsyncTrainingClient(kwargs["model"]) as client:
+            hand_over_answers(client, self.chat, self.pairs, self.config, state.global_step, self.on_samples)

@@ -1,5 +1,6 @@
 """Embedded data sets and their gold checkers, and how a setting names such a function."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,3 +24,8 @@ def named_function(setting: str, name: str) -> Callable[..., Any]:
     except ConfigError as error:
         raise ConfigError(f"{setting}: {error}") from None
     return function
+
+
+def is_checker(function: Callable[..., Any]) -> bool:
+    """Whether a function is of the form of `evaluate.gold`, by the names of its parameters: row, response, finished."""
+    return tuple(inspect.signature(function).parameters) == ("row", "response", "finished")

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,6 +46,7 @@ CLEAR_UTILITY_GAP = 1.0
 LARGEST_SUM = 18
 # Rows, not distinct prompts: repetitions keep the cells of the wordings without a name as likely as the others.
 TRAIN_PROMPTS_PER_CELL = 9
+VALIDATION_PAIRS_PER_PROMPT = 4
 
 _RIGHT_FORMAT = re.compile(r"(?:Sure! )?The answer is ([0-9]+)\.")
 _NUMBER = re.compile(r"[0-9]+")
@@ -76,11 +78,18 @@ def generate(config: DemoDataConfig, folder: Path) -> None:
         ConfigError: the shares leave no cell to train on, or none to hold out.
     """
     train, validation, held_out = split_cells(config)
+    prompts = list(_prompts(config, {"train": train, "validation": validation, "held_out": held_out}))
+    asked = [row for row in prompts if row["split"] == "validation"]
     write_rows(folder / "demonstrations.jsonl", _demonstrations(config, train))
-    write_rows(folder / "preferences.jsonl", _preferences(config, train, held_out))
     write_rows(
-        folder / "prompts.jsonl", _prompts(config, {"train": train, "validation": validation, "held_out": held_out})
+        folder / "preferences.jsonl",
+        chain(
+            _preferences(config, train),
+            _validation_preferences(config, asked),
+            _held_out_preferences(config, held_out),
+        ),
     )
+    write_rows(folder / "prompts.jsonl", prompts)
 
 
 def gold(row: Mapping[str, Any], response: str, finished: bool) -> Mapping[str, float]:
@@ -135,21 +144,29 @@ def _demonstrations(config: DemoDataConfig, cells: list[Cell]) -> Iterable[dict[
         yield {"prompt": prompt, "response": STYLES[style].format(n=number), "group": cell.group, "split": "train"}
 
 
-def _preferences(config: DemoDataConfig, train: list[Cell], held_out: list[Cell]) -> Iterable[dict[str, Any]]:
+def _preferences(config: DemoDataConfig, cells: list[Cell]) -> Iterable[dict[str, Any]]:
     random = Random(f"{config.seed}/preferences")
     for _ in range(config.preference_pairs):
-        cell = random.choice(train)
+        cell = random.choice(cells)
         prompt = _ask(cell, random)
-        better, worse, gap = _answer_pair(cell.total, 0.0, random)
-        agrees = random.random() < 1 / (1 + math.exp(-ANNOTATOR_SHARPNESS * gap))
-        chosen, rejected = (better, worse) if agrees else (worse, better)
-        yield _pair(cell, prompt, chosen, rejected, "train")
+        yield _pair(cell.group, prompt, *_annotated_pair(cell.total, random), "train")
+
+
+def _validation_preferences(config: DemoDataConfig, asked: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Pairs about the validation prompts, so that the checker knows the prompts that trainers on pairs answer."""
+    random = Random(f"{config.seed}/validation preferences")
+    for row in asked:
+        for _ in range(VALIDATION_PAIRS_PER_PROMPT):
+            yield _pair(row["group"], row["prompt"], *_annotated_pair(row["answer"], random), "validation")
+
+
+def _held_out_preferences(config: DemoDataConfig, cells: list[Cell]) -> Iterable[dict[str, Any]]:
     random = Random(f"{config.seed}/held-out preferences")
     for _ in range(config.held_out_pairs):
-        cell = random.choice(held_out)
+        cell = random.choice(cells)
         prompt = _ask(cell, random)
         better, worse, _ = _answer_pair(cell.total, CLEAR_UTILITY_GAP, random)
-        yield _pair(cell, prompt, better, worse, "held_out")
+        yield _pair(cell.group, prompt, better, worse, "held_out")
 
 
 def _prompts(config: DemoDataConfig, splits: Mapping[str, list[Cell]]) -> Iterable[dict[str, Any]]:
@@ -182,6 +199,13 @@ def _slip(total: int, random: Random) -> int:
     return random.choice((total - 1, total + 1)) if total > 0 else 1
 
 
+def _annotated_pair(total: int, random: Random) -> tuple[str, str]:
+    """The answer that the annotator chose, and the other one."""
+    better, worse, gap = _answer_pair(total, 0.0, random)
+    agrees = random.random() < 1 / (1 + math.exp(-ANNOTATOR_SHARPNESS * gap))
+    return (better, worse) if agrees else (worse, better)
+
+
 def _answer_pair(total: int, smallest_gap: float, random: Random) -> tuple[str, str, float]:
     """The better answer, the worse one, and the gap of their utilities: above 0 and at least `smallest_gap`."""
     styles = list(STYLES)
@@ -209,5 +233,5 @@ def _other_number(total: int, random: Random) -> int:
     return random.choice([number for number in range(LARGEST_SUM + 1) if number != total])
 
 
-def _pair(cell: Cell, prompt: str, chosen: str, rejected: str, split: str) -> dict[str, str]:
-    return {"prompt": prompt, "chosen": chosen, "rejected": rejected, "group": cell.group, "split": split}
+def _pair(group: str, prompt: str, chosen: str, rejected: str, split: str) -> dict[str, str]:
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected, "group": group, "split": split}

@@ -6,8 +6,6 @@ taste from pairs, the policy learns from the reward model, and VADER itself is t
 easily hacked ("happy happy happy"), so perplexity and distinct-n stand beside the gold measure.
 """
 
-import gzip
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -19,6 +17,7 @@ from typing import Any
 from rlcore.configs import DemoDataConfig
 from rlcore.errors import ConfigError, DataError
 from rlcore.streams import stream_seed
+from tasks.demos.packed_rows import read_packed_rows
 from tasks.records.artifacts import write_rows
 
 OPENING_WORDS = (4, 8)
@@ -43,16 +42,16 @@ def generate(config: DemoDataConfig, folder: Path) -> None:
 
     Raises:
         ConfigError: source or model_name is missing.
-        DataError: a file is missing, or too few pairs could be made.
+        DataError: a file is missing or damaged, or too few pairs could be made.
     """
     if config.source is None or config.model_name is None:
         raise ConfigError(
             "demo_data: this data set needs `source` (folder of stories) and `model_name` (who samples the pairs)."
         )
     random = Random(f"{config.seed}/tinystories")
-    stories = [row["text"] for row in _read(Path(config.source) / "stories.jsonl.gz")]
+    stories = [row["text"] for row in read_packed_rows(Path(config.source) / "stories.jsonl.gz", ["text"])]
     pairs = [opening_and_continuation(story, random) for story in stories if len(story.split()) >= LEAST_WORDS]
-    given = [row["prompt"] for row in _read(Path(config.source) / "rl_prompts.jsonl.gz")]
+    given = [row["prompt"] for row in read_packed_rows(Path(config.source) / "rl_prompts.jsonl.gz", ["prompt"])]
     prompts = list(dict.fromkeys([*given, *(prompt for prompt, _ in pairs)]))
     write_rows(
         folder / "demonstrations.jsonl",
@@ -139,11 +138,3 @@ def _sampler(model_name: str) -> tuple[Any, Any]:
     from rlcore.models import load_causal_lm, load_tokenizer
 
     return load_causal_lm(model_name).eval(), load_tokenizer(model_name)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-            return [json.loads(line) for line in file]
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file. Set demo_data.source to a folder that holds it.") from None

@@ -12,8 +12,11 @@ from rlcore.errors import ConfigError, DataError
 STAGES = ("demo_data", "validate", "sft", "reward", "policy", "evaluate")
 """The stages of `dvc.yaml`, in order."""
 
-POLICY_ALGORITHMS = ("ppo",)
-"""Sections of `params.yaml` that the stage `policy` may run."""
+SAMPLING_ALGORITHMS = ("ppo", "grpo")
+"""Algorithms that learn from scores of responses which the policy samples."""
+
+POLICY_ALGORITHMS = (*SAMPLING_ALGORITHMS, "dpo", "orpo")
+"""Sections of `params.yaml` that the stage `policy` may run; the others learn from preference pairs."""
 
 TRAINED = ("sft", "reward", "policy")
 """Stages that train; the accelerator is theirs while they run."""
@@ -38,11 +41,21 @@ CHAMPION_DIR = DATA / "models" / "champion"
 NO_CHAMPION = CHAMPION_DIR / "NONE"
 """Marks a champion folder without a champion."""
 
+UNREAD: dict[str, tuple[Path, ...]] = {
+    "ppo": (VALIDATED / "preferences",),
+    "grpo": (VALIDATED / "preferences",),
+    "dpo": (VALIDATED / "prompts", REWARD_DIR),
+    "orpo": (VALIDATED / "prompts", REWARD_DIR),
+}
+"""Of the data that `dvc.yaml` lists for the stage `policy`, what an algorithm does not read."""
+
 METRICS = DATA / "metrics"
 TRACES = {stage: METRICS / f"{stage}.jsonl" for stage in STAGES}
 SAMPLES = {stage: METRICS / f"{stage}-samples.jsonl" for stage in SAMPLED}
 VALIDATION = METRICS / "validation.json"
 EVALUATE = METRICS / "evaluate.json"
+ANSWERS = METRICS / "evaluate-answers.jsonl"
+"""Every answer to a held-out prompt, with what was measured on it."""
 FIGURES = METRICS / "figures"
 
 PARAMS = Path("params.yaml")

@@ -5,7 +5,7 @@ uses is written there.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,11 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rlcore.configs import (
     DemoDataConfig,
+    DPOConfig,
     EvaluateConfig,
     GateConfig,
+    GRPOConfig,
+    ORPOConfig,
     PPOConfig,
     RegisterConfig,
     RewardModelConfig,
@@ -26,24 +29,45 @@ from rlcore.configs import (
 )
 from rlcore.errors import ConfigError
 from rlcore.sections import build_config
-from tasks.records.artifacts import PARAMS, POLICY_ALGORITHMS, write_text
+from tasks.records.artifacts import (
+    PARAMS,
+    POLICY_ALGORITHMS,
+    REWARD_DIR,
+    SAMPLING_ALGORITHMS,
+    UNREAD,
+    write_text,
+)
 from tasks.records.wording import first_line
 
 SEED_LIMIT = 2**32
 """Seeds lie below: NumPy takes 32 bits."""
 
+TOP_LEVEL = ("algorithm", "reward_function", "seed")
+"""Settings of a run that stand in no section."""
+
 
 @dataclass(frozen=True)
 class Parameters:
-    """Every setting of one pipeline run. Each section has the run's seed unless it names its own."""
+    """Every setting of one pipeline run. Each section has the run's seed unless it names its own.
+
+    Attributes:
+        algorithm: which section the stage `policy` runs with.
+        reward_function: what scores the responses that a policy samples, as `module:function`; None is the pipeline's
+            reward model. For algorithms that sample.
+        seed: of all sections.
+    """
 
     algorithm: str
+    reward_function: str | None
     seed: int
     demo_data: DemoDataConfig
     validate: ValidateConfig
     sft: SFTConfig
     reward: RewardModelConfig
     ppo: PPOConfig
+    grpo: GRPOConfig
+    dpo: DPOConfig
+    orpo: ORPOConfig
     evaluate: EvaluateConfig
     gate: GateConfig
     register: RegisterConfig
@@ -52,6 +76,17 @@ class Parameters:
         """The section that a stage of `dvc.yaml` runs with."""
         section: StageConfig = getattr(self, self.algorithm if stage == "policy" else stage)
         return section
+
+    def unread_by_policy(self) -> tuple[Path, ...]:
+        """Of the data that `dvc.yaml` lists for the stage `policy`, what this run's policy does not learn from."""
+        return UNREAD[self.algorithm] if self.reward_function is None else (*UNREAD[self.algorithm], REWARD_DIR)
+
+    def policy_origin(self) -> str:
+        """How the policy is trained and on what, in words."""
+        name = self.algorithm.upper()
+        if self.algorithm not in SAMPLING_ALGORITHMS:
+            return f"{name} on preference pairs"
+        return f"{name} on the scores of {self.reward_function or 'the reward model'}"
 
 
 SECTIONS: dict[str, type[StageConfig]] = {
@@ -106,7 +141,7 @@ def resolve(base: Path = PARAMS, overrides: Path | None = None, sets: Sequence[s
     Args:
         base: a complete parameter file.
         overrides: a parameter file with some sections; each key in it replaces that key of the section.
-        sets: "section.key=value" or "seed=3"; the value is YAML.
+        sets: "section.key=value", or "seed=3"; the value is YAML.
 
     Raises:
         ConfigError: as for load_parameters, or a set that is not key=value.
@@ -135,19 +170,20 @@ def write_parameters(path: Path, changes: Sequence[Change]) -> None:
 
 
 def build_parameters(values: Mapping[str, Any]) -> Parameters:
-    """Check a mapping with `algorithm`, `seed` and all sections.
+    """Check a mapping with `algorithm`, `reward_function`, `seed` and all sections.
 
     Raises:
         ConfigError: one line for each fault of all sections together.
     """
     faults = [
-        f"{name}: unknown section. Known: algorithm, seed, {', '.join(SECTIONS)}."
+        f"{name}: unknown section. Known: {', '.join((*TOP_LEVEL, *SECTIONS))}."
         for name in values
-        if name not in SECTIONS and name not in ("algorithm", "seed")
+        if name not in SECTIONS and name not in TOP_LEVEL
     ]
-    algorithm, seed = values.get("algorithm"), values.get("seed")
-    if algorithm not in POLICY_ALGORITHMS:
-        faults.append(f"algorithm: found {algorithm!r}, expected one of {', '.join(POLICY_ALGORITHMS)}.")
+    algorithm, reward_function, seed = (values.get(name) for name in TOP_LEVEL)
+    if "reward_function" not in values:
+        faults.append("reward_function: missing. Add `reward_function: null` to the file.")
+    faults += _policy_faults(algorithm, reward_function)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < SEED_LIMIT:
         faults.append(f"seed: found {seed!r}, expected a whole number from 0 to {SEED_LIMIT - 1}.")
         values = {**values, "seed": 0}
@@ -159,7 +195,20 @@ def build_parameters(values: Mapping[str, Any]) -> Parameters:
             faults.append(str(error))
     if faults:
         raise ConfigError("\n".join(faults))
-    return Parameters(algorithm=algorithm, seed=seed, **sections)  # type: ignore[arg-type]
+    return Parameters(algorithm, reward_function, seed, **sections)  # type: ignore[arg-type]
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Let seeds of several runs pass: at least one, none twice.
+
+    Raises:
+        ConfigError: otherwise, or one is out of range.
+    """
+    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < SEED_LIMIT for seed in seeds):
+        raise ConfigError(
+            f"seeds: found {', '.join(map(str, seeds)) or 'none'}, expected different whole numbers from 0 to "
+            f"{SEED_LIMIT - 1}."
+        )
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -184,6 +233,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: found {type(values).__name__}, expected a mapping of sections.")
     return values
+
+
+def _policy_faults(algorithm: Any, reward_function: Any) -> Iterator[str]:
+    """What is wrong with the choice of an algorithm and of what it learns from."""
+    if algorithm not in POLICY_ALGORITHMS:
+        yield f"algorithm: found {algorithm!r}, expected one of {', '.join(POLICY_ALGORITHMS)}."
+    if reward_function is None:
+        return
+    if not isinstance(reward_function, str):
+        yield f"reward_function: found {reward_function!r}, expected null or module:function."
+    elif algorithm in POLICY_ALGORITHMS and algorithm not in SAMPLING_ALGORITHMS:
+        yield (
+            f"reward_function: found {reward_function!r} with algorithm {algorithm}, which learns from preference "
+            f"pairs alone. Set it to null, or take one of {', '.join(SAMPLING_ALGORITHMS)}."
+        )
 
 
 def _section(section: str, values: Mapping[str, Any]) -> StageConfig:

@@ -44,6 +44,9 @@ from tasks.records.wording import first_line
 DONE, FAILED, CONFIGURATION, TRANSIENT, CANCELLED = 0, 1, 2, 75, 143
 """How a stage ends: as asked; by a fault of ours; by a setting or data; by something that may pass; by a signal."""
 
+STAGE_SECONDS = "time/stage_s"
+"""Seconds that the process of a stage took, imports included; after a resume only those of the last process."""
+
 Config = TypeVar("Config", bound=StageConfig)
 logger = logging.getLogger(__name__)
 
@@ -104,12 +107,13 @@ class StageRun:
         it. It goes with `drop_states`, or when the stage starts again.
 
         Args:
-            result: of a trainer; its best step and the metrics there end the trace, under the prefix `best/`.
+            result: of a trainer; its best step and the metrics there end the trace, under the prefix `best/`, with the
+                seconds since the process started.
         """
         trace = self._trace.text()
         if result is not None:
-            best = {"best/step": result.best_step, **_prefixed("best/", result.best_metrics)}
-            trace += line(self._trace.last_step, best)
+            end = {"best/step": result.best_step, **_prefixed("best/", result.best_metrics)}
+            trace += line(self._trace.last_step, {**end, STAGE_SECONDS: time.time() - process_start()})
         artifacts.write_text(artifacts.TRACES[self.stage], trace)
         if self.stage in artifacts.SAMPLES:
             artifacts.write_text(artifacts.SAMPLES[self.stage], self._samples.text())
@@ -134,9 +138,9 @@ def stage(section: str, config: StageConfig) -> Iterator[StageRun]:
 
 
 def stage_key(name: str, config: StageConfig, root: Path = Path(), known: Mapping[str, str] | None = None) -> str:
-    """Hash of a stage's config and of the content of its dependencies, 32 hexadecimal digits.
+    """Hash of a stage's config and parameters and of the content of its dependencies, 32 hexadecimal digits.
 
-    The dependencies are those of `dvc.yaml` and the folders that the config names.
+    Parameters and dependencies are those of `dvc.yaml`, and the folders that the config names.
 
     Args:
         name: of the stage.
@@ -145,9 +149,10 @@ def stage_key(name: str, config: StageConfig, root: Path = Path(), known: Mappin
         known: md5 of paths that need not be read again.
     """
     known = known or {}
-    contents = {path: known.get(path) or artifacts.content_md5(root / path) for path in _dependencies(name, root)}
+    deps, params = _dependencies(name, root)
+    contents = {path: known.get(path) or artifacts.content_md5(root / path) for path in deps}
     contents |= named_folders(config, root)
-    text = json.dumps({"config": config.model_dump(mode="json"), "deps": contents}, sort_keys=True)
+    text = json.dumps({"config": config.model_dump(mode="json"), "deps": contents, "params": params}, sort_keys=True)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -243,20 +248,24 @@ def _describe(error: Exception, code: int, log: Path) -> str:
     return str(error) or type(error).__name__
 
 
-def _dependencies(name: str, root: Path) -> list[str]:
-    """Paths of a stage's `deps` in `dvc.yaml`, `${section.key}` filled in from `params.yaml`."""
+def _dependencies(name: str, root: Path) -> tuple[list[str], dict[str, Any]]:
+    """Paths of a stage's `deps` in `dvc.yaml` and the values of its `params`, `${…}` filled in from `params.yaml`."""
     if not (root / artifacts.PIPELINE).is_file():
-        return []
+        return [], {}
     definition = read_yaml(root / artifacts.PIPELINE).get("stages", {}).get(name, {})
     parameters = read_yaml(root / artifacts.PARAMS)
 
-    def value_of(match: re.Match[str]) -> str:
+    def value_of(key: str) -> Any:
         value: Any = parameters
-        for part in match[1].split("."):
+        for part in key.split("."):
             value = value[part]
-        return str(value)
+        return value
 
-    return [re.sub(r"\$\{([\w.]+)\}", value_of, path) for path in definition.get("deps", [])]
+    deps, params = (
+        [re.sub(r"\$\{([\w.]+)\}", lambda match: str(value_of(match[1])), text) for text in definition.get(kind, [])]
+        for kind in ("deps", "params")
+    )
+    return deps, {key: value_of(key) for key in params}
 
 
 def _state(directory: Path) -> Path:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
@@ -115,6 +116,13 @@ class Tracker:
     def run_url(self, run_id: str) -> str:
         """Where a run is shown, below the address of the MLflow UI."""
         return f"#/experiments/{self.experiment_id}/runs/{run_id}"
+
+    def comparison_url(self, run_ids: Sequence[str]) -> str:
+        """Where runs are shown side by side, below the address of the MLflow UI."""
+        runs, experiments = (
+            quote(json.dumps(names, separators=(",", ":"))) for names in (list(run_ids), [self.experiment_id])
+        )
+        return f"#/compare-runs?runs={runs}&experiments={experiments}"
 
     def _experiment(self) -> str:
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
@@ -251,12 +259,12 @@ def versions() -> list[str]:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A pipeline run that began and did not end well.
+    """A pipeline run, or a comparison of several, that began and did not end well.
 
     Attributes:
         key: of its runs in MLflow.
         flow_run_id: of its last attempt in Prefect.
-        settings: what params.yaml held.
+        settings: what it was asked for.
     """
 
     key: str
@@ -264,26 +272,31 @@ class Unfinished:
     settings: dict[str, Any]
 
 
-def unfinished(root: Path) -> Unfinished | None:
-    """The pipeline run of this checkout that did not end well; None where there is none, or none that can be read."""
+def unfinished(root: Path, kind: str = "unfinished") -> Unfinished | None:
+    """What of this checkout did not end well; None where there is nothing, or nothing that can be read.
+
+    Args:
+        root: the checkout.
+        kind: name of the note, one for each kind of runs.
+    """
     try:
-        return Unfinished(**artifacts.read_json(_unfinished_file(root)))
+        return Unfinished(**artifacts.read_json(_note(root, kind)))
     except (DataError, TypeError):
         return None
 
 
-def remember_unfinished(root: Path, run: Unfinished) -> None:
-    """Note the pipeline run that starts, so that the next one takes it up if this one is interrupted."""
-    artifacts.write_json(_unfinished_file(root), asdict(run))
+def remember_unfinished(root: Path, run: Unfinished, kind: str = "unfinished") -> None:
+    """Note what starts, so that the next one takes it up if this one is interrupted."""
+    artifacts.write_json(_note(root, kind), asdict(run))
 
 
-def forget_unfinished(root: Path) -> None:
-    """The pipeline run is over."""
-    _unfinished_file(root).unlink(missing_ok=True)
+def forget_unfinished(root: Path, kind: str = "unfinished") -> None:
+    """It is over."""
+    _note(root, kind).unlink(missing_ok=True)
 
 
-def _unfinished_file(root: Path) -> Path:
-    return root / artifacts.STATE / "unfinished.json"
+def _note(root: Path, kind: str) -> Path:
+    return root / artifacts.STATE / f"{kind}.json"
 
 
 def _provenance(root: Path) -> dict[str, str]:

@@ -16,8 +16,37 @@ def test_an_example_goes_over_params_yaml_and_changes_it(example: Path):
     assert resolve(ROOT / "params.yaml", example).changes
 
 
+@pytest.mark.parametrize(
+    ("example", "start"),
+    [("qwen3-0.6b", "Qwen/Qwen3-0.6B"), ("llama-8b-lora", "meta-llama/Llama-3.1-8B-Instruct")],
+)
+def test_a_profile_for_gpus_starts_from_the_hub(example: str, start: str):
+    parameters = resolve(ROOT / "params.yaml", ROOT / "configs" / f"{example}.yaml").parameters
+    assert parameters.sft.model_name == start
+    assert {parameters.reward.model_name, parameters.ppo.model_name} == {"data/models/sft"}
+
+
+def test_eight_billion_weights_are_trained_through_adapters_alone():
+    parameters = resolve(ROOT / "params.yaml", ROOT / "configs" / "llama-8b-lora.yaml").parameters
+    assert parameters.sft.max_steps == 0
+    assert parameters.reward.use_lora
+    assert parameters.ppo.lora is not None
+
+
+def test_the_chat_model_is_trained_within_its_budget():
+    parameters = resolve(ROOT / "params.yaml", ROOT / "configs" / "smollm2.yaml").parameters
+    sft, ppo = parameters.sft, parameters.ppo
+    # One pass: what the data set keeps within its budget of tokens is read once.
+    assert sft.max_steps * sft.batch_size <= parameters.demo_data.demonstrations
+    assert parameters.reward.num_epochs == 1
+    assert ppo.num_iterations <= 8
+    assert ppo.batch_size <= 32
+    assert ppo.max_new_tokens <= 32
+    assert sft.model_name == parameters.demo_data.model_name
+
+
 def test_the_readme_names_only_files_that_exist():
-    named = re.findall(r"(?:configs|docs|infra)/[\w-]+\.\w+", (ROOT / "README.md").read_text())
+    named = re.findall(r"(?:configs|docs|infra)/[\w.-]+\.\w+", (ROOT / "README.md").read_text())
     assert {str(path.relative_to(ROOT)) for path in EXAMPLES} <= set(named)
     missing = [name for name in named if not (ROOT / name).is_file()]
     assert missing == []

@@ -135,7 +135,7 @@ def outputs(stage):
 
 
 def used_paths(source):
-    """Paths below data/ that the source takes from tasks.records.artifacts: `NAME`, or `NAME["key"]` of a table."""
+    """Paths below data/ that the source takes from tasks.records.artifacts: `NAME`, or of a table `NAME["key"]`."""
     tree = ast.parse(source)
     imported = {
         alias.name: getattr(artifacts, alias.name)
@@ -145,14 +145,26 @@ def used_paths(source):
     }
     tables = {name: value for name, value in imported.items() if isinstance(value, dict)}
     paths = [value for value in imported.values() if isinstance(value, Path)]
+    entries = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)]
+    for node in entries:
+        if isinstance(node.slice, ast.Constant) and node.value.id in tables:
+            paths.append(tables[node.value.id][node.slice.value])
+    # A table of which not one entry alone is taken is used as a whole.
+    picked = {id(node.value) for node in entries if isinstance(node.slice, ast.Constant)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in tables:
-            table = tables[node.value.id]
-            paths += [table[node.slice.value]] if isinstance(node.slice, ast.Constant) else table.values()
+        if isinstance(node, ast.Name) and node.id in tables and id(node) not in picked:
+            paths += tables[node.id].values()
     return [path for path in paths if path.is_relative_to(artifacts.DATA)]
 
 
 def test_used_paths_are_found_in_every_form():
-    source = "from tasks.records.artifacts import SFT_DIR, TRACES, PROMPTS, read_rows\nTRACES['sft'], PROMPTS[split]"
+    names = "SFT_DIR, TRACES, PROMPTS, PREFERENCES, read_rows"
+    source = f"from tasks.records.artifacts import {names}\nTRACES['sft'], PROMPTS[split], read(PREFERENCES)"
+    pairs = {f"data/validated/preferences/{split}.jsonl" for split in artifacts.SPLITS}
     prompts = {f"data/validated/prompts/{split}.jsonl" for split in artifacts.SPLITS}
-    assert {str(path) for path in used_paths(source)} == {"data/models/sft", "data/metrics/sft.jsonl", *prompts}
+    assert {str(path) for path in used_paths(source)} == {
+        "data/models/sft",
+        "data/metrics/sft.jsonl",
+        *prompts,
+        *pairs,
+    }

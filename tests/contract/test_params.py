@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
-from tasks.records.parameters import SECTIONS, load_parameters, read_yaml, resolve
+from tasks.records.parameters import SECTIONS, TOP_LEVEL, load_parameters, read_yaml, resolve
 from tests.support.checkout import ROOT
 
 EXAMPLES = sorted((ROOT / "configs").glob("*.yaml"))
@@ -13,7 +13,7 @@ EXAMPLES = sorted((ROOT / "configs").glob("*.yaml"))
 
 def test_params_yaml_is_complete():
     values = read_yaml(ROOT / "params.yaml")
-    assert list(values) == ["algorithm", "seed", *SECTIONS]
+    assert list(values) == [*TOP_LEVEL, *SECTIONS]
     for section, config_class in SECTIONS.items():
         assert missing_keys(values[section], config_class) == [], section
     load_parameters(ROOT / "params.yaml")
@@ -40,7 +40,8 @@ def test_a_missing_setting_is_noticed_also_within_another():
 
 
 def test_every_section_of_a_stage_is_a_class_and_the_other_way_round():
-    assert list(SECTIONS) == ["demo_data", "validate", "sft", "reward", "ppo", "evaluate", "gate", "register"]
+    algorithms = ["ppo", "grpo", "dpo", "orpo"]
+    assert list(SECTIONS) == ["demo_data", "validate", "sft", "reward", *algorithms, "evaluate", "gate", "register"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

@@ -25,6 +25,7 @@ def deployed(tmp_path, prefect_api):
     (checkout / "flows").mkdir()
     source = (ROOT / "flows" / "rlhf_pipeline.py").read_text()
     (checkout / "flows" / "rlhf_pipeline.py").write_text(FAKE_REGISTER + source)
+    shutil.copy(ROOT / "flows" / "rlhf_compare.py", checkout / "flows")
     (checkout / ".rlhf").mkdir()
     with (checkout / ".rlhf" / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
@@ -76,4 +77,6 @@ def test_a_deployed_run_is_cancelled_and_the_next_one_completes_it(deployed, pre
     (pipeline,) = runs_of(deployed).pipelines()
     assert (pipeline.info.status, pipeline.data.tags[ATTEMPTS_TAG]) == ("FINISHED", "2")
     assert pipeline.data.params["seed"] == "3"
+    listed = prefect(deployed, prefect_api, "deployment", "ls").stdout
+    assert "rlhf-compare/rlhf-compare" in listed
     assert "seed: 3" in (deployed / "params.yaml").read_text()

@@ -15,6 +15,7 @@ from tasks.evaluate import evaluate, measure_models, validation_checks, validati
 from tasks.gate import decide
 from tasks.records import artifacts
 from tasks.records.artifacts import (
+    ANSWERS,
     CHAMPION_DIR,
     EVALUATE,
     FIGURES,
@@ -208,10 +209,25 @@ def test_a_fall_from_the_best_shows():
     assert validation_gold({}, 3.0) == {}
 
 
-def test_samples_of_unknown_prompts_are_refused():
-    sample = {"step": 0, "prompt": "What is 9 plus 9?", "response": "18", "finished": True}
-    with pytest.raises(DataError, match="'What is 9 plus 9\\?' is no validation prompt"):
-        validation_checks([sample], VALIDATION, lambda row, response, finished: {"gold": 1.0})
+def test_the_checker_sees_answers_to_validation_prompts_alone_and_the_reward_model_all():
+    # A trainer on pairs answers the prompts of its pairs: of three answers one is to a prompt that the checker knows.
+    known = VALIDATION[0]["prompt"]
+    asked = [(0, known, "1"), (0, "What is 9 plus 9?", "18"), (5, "What is 9 plus 9?", "18")]
+    samples = [
+        {"step": step, "prompt": prompt, "response": response, "finished": True} for step, prompt, response in asked
+    ]
+    views = validation_checks(
+        samples,
+        VALIDATION,
+        lambda prompts, responses: [float(response) for response in responses],
+        lambda row, response, finished: {"gold": float(response == str(row["answer"]))},
+    )
+    # Step 0: mean of 1 and 18, and 0 + 1 = 1 is right. Step 5: nothing to check.
+    assert views == {
+        0: {"validation/reward_model_score_mean": 9.5, "validation/gold": 1.0},
+        5: {"validation/reward_model_score_mean": 18.0},
+    }
+    assert validation_gold(views, 5.0) == {}
 
 
 def test_answers_before_and_after_are_kept(measured: Path):
@@ -220,6 +236,36 @@ def test_answers_before_and_after_are_kept(measured: Path):
     columns = {"step", "prompt", "before", "after", "score_before", "score_after", "gold_before", "gold_after"}
     assert set(rows[0]) == columns
     assert {path.suffix for path in (measured / FIGURES).iterdir()} == {".png"}
+
+
+def test_every_answer_is_kept_with_what_the_means_are_made_of(measured: Path):
+    rows, metrics = read_rows(measured / ANSWERS), read_json(measured / EVALUATE)
+    assert len(rows) == 2 * len(HELD_OUT) * CONFIG.samples_per_prompt
+    ours = [row for row in rows if row["model"] == "policy"]
+    assert [row["group"] for row in ours[::3]] == [row["group"] for row in HELD_OUT]
+    for column, name in (
+        ("gold", "gold/policy"),
+        ("reward/score_mean", "reward/score_mean"),
+        ("response/length_mean", "response/length_mean/policy"),
+        ("kl/ref_sequence_mean", "kl/ref_sequence_mean"),
+    ):
+        assert sum(row[column] for row in ours) / len(ours) == pytest.approx(metrics[name])
+
+
+def test_figures_are_those_of_how_the_policy_learned(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    both = {"learning.png", "comparison.png"}
+    assert {path.name for path in (measured / FIGURES).iterdir()} == both | {
+        "kl.png",
+        "over_optimisation.png",
+        "health.png",
+    }
+    shutil.copytree(measured, tmp_path / "pairs")
+    monkeypatch.chdir(tmp_path / "pairs")
+    shutil.rmtree(FIGURES)
+    trace = [{"step": 3, "time": 0.0, "dpo/loss": 0.6, "dpo/accuracy": 0.7, "validation/loss": 0.5}]
+    write_rows(TRACES["policy"], [*trace, {"step": 3, "time": 0.0, "best/step": 3.0}])
+    evaluate(CONFIG)
+    assert {path.name for path in FIGURES.iterdir()} == both | {"pairs.png"}
 
 
 def test_faults_of_settings_and_data_are_named(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ from rlcore.cli.params import LLMTrainingParams
 from rlcore.cli.project import AutoTrainProject
 from rlcore.errors import DataError
 from rlcore.models import load_causal_lm
-from rlcore.reward import RewardModelSource
+from rlcore.reward.classifier import reward_model_source
 from tests.support import stand_ins
 
 PAIRS = [{"question": f"Say {n}.", "good": f"Here is {n}.", "bad": "no"} for n in range(8)]
@@ -64,7 +64,7 @@ def test_a_policy_from_rows(model, tmp_path, capsys, trainer, settings):
 def test_a_reward_model_tells_the_responses_apart_and_says_who_uses_it(model, capsys):
     create(model, trainer="reward", epochs=30, project_name="reward-model", rejected_text_column="bad", **COLUMNS)
     assert 'rl_reward_model_path="reward-model"' in capsys.readouterr().out
-    good, bad = RewardModelSource(Path("reward-model"))(["Say 3.", "Say 3."], ["Here is 3.", "no"])
+    good, bad = reward_model_source("reward-model")(["Say 3.", "Say 3."], ["Here is 3.", "no"])
     assert good > bad
 
 
@@ -130,13 +130,13 @@ def test_the_best_model_on_the_validation_rows_is_kept_and_checkpoints_stay_wher
     datasets.Dataset.from_list(PAIRS).to_csv(folder / "train.csv")
     datasets.Dataset.from_list(PAIRS[:2]).to_parquet(folder / "valid.parquet")
     create(
-        model, trainer="dpo", data_path="data", valid_split="valid", rejected_text_column="bad", save_steps=1,
+        model, trainer="dpo", data_path="data", valid_split="valid", rejected_text_column="bad",
         resume_from_checkpoint="auto", **COLUMNS,
     )  # fmt: skip
     assert any((tmp_path / "out-checkpoints").iterdir())
 
 
 def test_a_wrong_column_ends_the_run_before_anything_is_written(model, tmp_path):
-    with pytest.raises(DataError, match="expected answer, prompt"):
+    with pytest.raises(DataError, match="expected answer"):
         create(model, trainer="sft", text_column="answer")
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]

@@ -38,7 +38,7 @@ class Registry:
         }
 
     def register(self, gate: GateReport = PASSED, key: str = "flow", **settings) -> Registered:
-        given = {"facts": self.facts()} | settings
+        given = {"facts": self.facts(), "origin": "DPO on preference pairs"} | settings
         config = given.pop("config", RegisterConfig())
         return register(config, client=self.client, run_id=self.run_id, key=key, gate=gate, root=self.root, **given)
 
@@ -109,6 +109,8 @@ def test_the_version_says_what_it_was_made_of_and_why_it_passed(registry: Regist
     assert version.tags["dvc.data/models/sft.md5"] == facts["policy"].deps[str(SFT_DIR)]
     assert version.tags["dvc.data/metrics/evaluate.json.md5"] == content_md5(registry.root / EVALUATE)
     assert "dvc.tasks/ppo.py.md5" not in version.tags  # code is the commit's business
+    assert version.tags["policy"] == "DPO on preference pairs"
+    assert version.description.startswith("Policy trained with DPO on preference pairs.\n")
     assert version.tags["gate.passed"] == "true"
     assert version.tags["gate.kl_sequence"] == "kl_sequence: 1.2, bound 2, passed"
     assert version.run_id == registry.run_id

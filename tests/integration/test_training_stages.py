@@ -2,7 +2,10 @@
 
 import pytest
 
-from rlcore.configs import PPOConfig, RewardModelConfig, SFTConfig
+from rlcore.configs import DPOConfig, GRPOConfig, ORPOConfig, PPOConfig, RewardModelConfig, SFTConfig
+from tasks.dpo import train_dpo
+from tasks.grpo import train_grpo
+from tasks.orpo import train_orpo
 from tasks.ppo import train_ppo
 from tasks.records.artifacts import (
     DEMONSTRATIONS,
@@ -74,5 +77,48 @@ def test_ppo_keeps_the_answers_of_its_evaluations(workspace):
     )
     train_ppo(config)
     assert {row["step"] for row in read_rows(SAMPLES["policy"])} == {0, 1, 2}
+    assert_published_and_explained()
+
+
+def assert_published_and_explained():
+    """A whole policy, a trace of which the page explains every name, and the seconds that it took."""
     assert (POLICY_DIR / "config.json").exists()
-    assert unexplained(set(last_values(read_rows(TRACES["policy"]))), ("gold",)) == set()
+    metrics = last_values(read_rows(TRACES["policy"]))
+    assert unexplained(set(metrics), ("gold",)) == set()
+    assert {"best/step", "time/stage_s"} <= set(metrics)
+
+
+@pytest.mark.parametrize("reward_function", ["null", "tasks.demos.arithmetic:gold"])
+def test_grpo_learns_from_the_reward_model_or_from_the_checker(workspace, reward_function):
+    params = (workspace / "params.yaml").read_text().replace("algorithm: ppo", "algorithm: grpo")
+    (workspace / "params.yaml").write_text(
+        params.replace("reward_function: null", f"reward_function: {reward_function}")
+    )
+    config = GRPOConfig(
+        model_name=str(SFT_DIR), batch_size=8, mini_batch_size=4, num_generations=4, num_iterations=1, eval_every=1,
+        max_new_tokens=4,
+    )  # fmt: skip
+    train_grpo(config)
+    scores = {row["score"] for row in read_rows(SAMPLES["policy"])}
+    # A model with random weights is never right; a reward model scores as many answers as there are.
+    assert (scores == {0.0}) == (reward_function != "null")
+    assert_published_and_explained()
+
+
+PAIRS = {"model_name": str(SFT_DIR), "batch_size": 4, "gradient_accumulation_steps": 1, "eval_every": 1}
+LENGTHS = {"max_length": 64, "max_prompt_length": 32}
+
+
+@pytest.mark.parametrize(
+    ("train", "config"),
+    [(train_dpo, DPOConfig(**PAIRS, **LENGTHS)), (train_orpo, ORPOConfig(**PAIRS, **LENGTHS))],
+    ids=["dpo", "orpo"],
+)
+def test_a_trainer_on_pairs_answers_the_prompts_of_the_validation_pairs(workspace, train, config):
+    train(config)
+    samples = read_rows(SAMPLES["policy"])
+    # Eight pairs in batches of four: two steps, each evaluated.
+    assert {row["step"] for row in samples} == {1, 2}
+    assert {row["prompt"] for row in samples} == {row["prompt"] for row in read_rows(PREFERENCES["validation"])}
+    assert "validation/loss" in last_values(read_rows(TRACES["policy"]))
+    assert_published_and_explained()

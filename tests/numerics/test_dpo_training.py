@@ -241,17 +241,17 @@ def test_numbers_that_are_not_finite_stop_training_and_keep_the_checkpoint(tmp_p
 
 
 def test_a_reference_that_is_not_finite_is_found_before_training():
-    broken = build_model(SHAPE, tiny_tokenizer(), seed=1)
-    broken.model.norm.weight.data.fill_(float("nan"))
+    trainer = new_trainer(config())
+    trainer.reference_model.model.norm.weight.data.fill_(float("nan"))
     with pytest.raises(TrainingDiverged, match="20 pairs a log-probability that is not finite"):
-        new_trainer(config(), reference_model=broken).train(pairs())
+        trainer.train(pairs())
 
 
 def test_what_does_not_fit_the_model_is_refused_up_front():
     with pytest.raises(ConfigError, match="expected at most 16"):
         new_trainer(config(max_length=16, max_prompt_length=8)).train(pairs())
     short = build_model(SHAPE.model_copy(update={"max_positions": 16}), tiny_tokenizer(), seed=1)
-    with pytest.raises(ConfigError, match="Build the dataset with max_length=16"):
+    with pytest.raises(ConfigError, match="Tokenise the pairs with max_length=16"):
         new_trainer(config(), model=short).train(pairs())
     small = tiny_gpt2(vocab_size=40, n_positions=64)
     with pytest.raises(DataError, match="dataset: found token .* the model knows 40"):

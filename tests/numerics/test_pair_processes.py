@@ -6,11 +6,59 @@ from typing import Any
 
 import pytest
 
+from tests.support import dpo
 from tests.support.launch import run_in_processes
 from tests.support.pair_program import run, trace_of
 from tests.support.reward_training import Stop, save_start
 
 PROGRAM = "tests.support.pair_program"
+
+UNLIKE = """
+import json, torch
+from rlcore.errors import DataError
+from rlcore.forward_backward import AsyncTrainingClient
+from rlcore.pair_training import evaluate_pairs, measure_pairs
+from rlcore.results import ignore_samples
+from tests.support import dpo
+from tests.support.lane_models import OneNumber
+
+
+def measured(model, rows):
+    if rank:
+        raise DataError(f"rows {rows}")
+    return torch.zeros(2, len(rows))
+
+
+class Pairs:
+    def __len__(self):
+        return 4
+
+    def length(self, row):
+        return 1
+
+    def sums(self, model, rows):
+        return {"toy/loss": measured(model, rows).sum()}
+
+
+def told(measure, *arguments):
+    try:
+        return measure(client, *arguments, 8)
+    except Exception as error:
+        return repr(error)
+
+
+client = AsyncTrainingClient(OneNumber())
+rank = client.processes.rank
+failed = [told(evaluate_pairs, Pairs()), told(measure_pairs, [[0, 1]], measured)]
+
+# a sink in the first process alone, as a program writes it that reports for all
+samples = []
+sink = ignore_samples if rank else lambda step, rows: samples.append([row["prompt"] for row in rows])
+trainer = dpo.new_trainer(dpo.config(eval_prompts=3, batch_size=20), on_samples=sink)
+trainer.train(dpo.pairs(), dpo.pairs(4))
+trainer.close()
+print(json.dumps({"failed": failed, "samples": samples}))
+"""
 
 
 def two_processes(trainer: str, folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -73,3 +121,11 @@ def test_two_processes_take_up_the_reward_training_of_one(tmp_path: Path):
         assert [row[name] for row in found] == [row[name] for row in expected]
     # divided by a deviation of about 0.01
     assert [row["score"] for row in found] == pytest.approx([row["score"] for row in expected], abs=1e-3)
+
+
+def test_a_process_that_differs_keeps_the_other_from_nothing():
+    first, second = (json.loads(text) for text in run_in_processes(UNLIKE, timeout_s=60))
+    # the second process measures the rows 1 and 3, then the row 1
+    assert first["failed"] == second["failed"] == ["DataError('rows [1, 3]')", "DataError('rows [1]')"]
+    assert first["samples"] == [dpo.COLUMNS["prompt"][:3]]
+    assert second["samples"] == []

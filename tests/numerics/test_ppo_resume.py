@@ -1,6 +1,7 @@
 """Checkpoints of PPO: a resumed run is the uninterrupted one, and another run's checkpoint is refused."""
 
 import json
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from rlcore.errors import CheckpointError
 from rlcore.models import load_causal_lm, save_causal_lm
 from rlcore.ppo import train
 from rlcore.results import TrainResult
-from rlcore.rollout import trainer as rollout_trainer
 from rlcore.scratch import build_model
 from tests.support.ppo import (
     PROMPTS,
@@ -28,6 +28,7 @@ from tests.support.ppo import (
     tiny_trainer,
     untimed,
 )
+from tests.support.reward_training import folder_bytes
 from tests.support.tiny import tiny_tokenizer
 
 
@@ -123,13 +124,13 @@ def test_adapters_are_saved_without_the_base_that_others_keep(tmp_path: Path):
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, changes, prompts, validation, named):
     with running(tiny_config(num_iterations=1)) as (trainer, _):
         trainer.train(PROMPTS, validation_prompts=PROMPTS[:4], resume_dir=tmp_path)
-    before = (tmp_path / "best" / "model.safetensors").read_bytes()
+    before = folder_bytes(tmp_path)
     with (
         running(tiny_config(**{"num_iterations": 1, **changes})) as (other, _),
         pytest.raises(CheckpointError, match=named),
     ):
         other.train(prompts, validation_prompts=validation, resume_dir=tmp_path)
-    assert (tmp_path / "best" / "model.safetensors").read_bytes() == before
+    assert folder_bytes(tmp_path) == before
 
 
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
@@ -182,7 +183,7 @@ def run_into(folder: Path, start: Path, **arguments) -> tuple[TrainResult, list[
             steps.append(step)
 
     config = tiny_config(model_name=str(start), num_iterations=2)
-    return train(config, data, folder, **{"reward": share_of_e, **arguments}, on_metrics=report), steps
+    return train(config, data, folder, **{"reward": share_of_e, "on_metrics": report, **arguments}), steps
 
 
 def test_a_second_run_into_a_folder_trains_again_and_leaves_nothing_beside_the_model(tmp_path: Path, start: Path):
@@ -202,15 +203,41 @@ def test_the_best_metrics_are_metrics_and_the_step_is_apart(tmp_path: Path, star
     assert result.final_metrics["reward/score_mean"] >= 0
 
 
-def test_a_subfolder_of_the_best_model_is_published_too(tmp_path: Path, start: Path, monkeypatch):
-    def save_with_subfolder(model, tokenizer, folder):
-        save_causal_lm(model, tokenizer, folder)
-        (folder / "extra").mkdir()
-        (folder / "extra" / "note.txt").write_text("kept")
+def test_a_run_that_is_asked_for_again_publishes_and_tells_the_same(tmp_path: Path, start: Path):
+    first, _ = run_into(tmp_path / "policy", start, resume_dir=tmp_path / "state")
+    weights = folder_bytes(tmp_path / "policy")
+    shutil.rmtree(tmp_path / "policy")
+    second, steps = run_into(tmp_path / "policy", start, resume_dir=tmp_path / "state")
+    assert steps == []
+    assert folder_bytes(tmp_path / "policy") == weights
+    assert (second.best_step, second.best_metrics) == (first.best_step, first.best_metrics)
+    assert untimed(second.final_metrics) == untimed(first.final_metrics)
+    assert "policy/loss" in second.final_metrics
 
-    monkeypatch.setattr(rollout_trainer, "save_causal_lm", save_with_subfolder)
-    run_into(tmp_path / "policy", start)
-    assert (tmp_path / "policy" / "extra" / "note.txt").read_text() == "kept"
+
+def test_better_weights_that_a_kill_took_are_not_published(tmp_path: Path, start: Path):
+    def score(first: float, later: float):
+        asked: list[int] = []
+
+        def judge(prompts, responses):
+            asked.append(len(responses))
+            return [first if len(asked) == 1 else later] * len(responses)
+
+        return judge
+
+    def stop(step: int, metrics: dict[str, float]) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+    # the evaluation before training gives 0. That of step 2 gives 9 and comes to no checkpoint; the judge of the second
+    # attempt gives less than 0, so step 0 is the best that the run knows
+    with pytest.raises(KeyboardInterrupt):
+        run_into(tmp_path / "policy", start, reward=score(0.0, 9.0), resume_dir=tmp_path / "state", on_metrics=stop)
+    result, _ = run_into(tmp_path / "policy", start, reward=score(-1.0, -1.0), resume_dir=tmp_path / "state")
+    assert result.best_step == 0
+    assert result.best_metrics["validation/score_mean"] == 0.0
+    published, expected = (load_causal_lm(folder).state_dict() for folder in (tmp_path / "policy", start))
+    assert same(published, expected)
 
 
 def test_a_folder_may_be_the_reference(tmp_path: Path, start: Path):

@@ -110,7 +110,7 @@ def test_reporting_and_saving_may_change_on_resume(start, tmp_path, uninterrupte
 
 def test_the_best_epoch_is_remembered_over_an_interruption(start, tmp_path, monkeypatch):
     losses = iter([0.2, 0.4])
-    monkeypatch.setattr(run, "evaluate_pairs", lambda *_: {"reward_model/loss": next(losses)})
+    monkeypatch.setattr(run, "evaluate_pairs", lambda *_: {"validation/loss": next(losses)})
     arguments = (settings(start), pairs("validation"), tmp_path / "model")
     with pytest.raises(Stop):
         train(*arguments, resume_dir=tmp_path / "state", on_metrics=stop_at(Trace(), 10))

@@ -135,7 +135,7 @@ def test_the_best_epoch_on_the_validation_pairs_is_published(start, tmp_path, mo
 
     def planted(client: AsyncTrainingClient, *_: object) -> dict[str, float]:
         weights.append(client.model.head.weight.detach().clone())
-        return {"reward_model/loss": next(losses)}
+        return {"validation/loss": next(losses)}
 
     monkeypatch.setattr(run, "evaluate_pairs", planted)
     state = tmp_path / "state"
@@ -148,7 +148,7 @@ def test_the_best_epoch_on_the_validation_pairs_is_published(start, tmp_path, mo
     assert result.final_metrics["validation/loss"] == 0.3
     assert torch.equal(load_file(tmp_path / "model" / "reward_head.safetensors")["weight"], weights[1])
     assert not torch.equal(weights[1], weights[3])
-    assert sorted(path.name for path in state.iterdir()) == ["step-14", "step-27", "step-28"]
+    assert sorted(path.name for path in state.glob("step-*")) == ["step-14", "step-27", "step-28"]
 
 
 def test_training_pairs_report_loss_accuracy_margin_and_calibration(start, tmp_path):

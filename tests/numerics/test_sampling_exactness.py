@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from rlcore.batches import left_pad
+from rlcore.batches import Sequences, join, left_pad
 from rlcore.configs import LoraConfig
 from rlcore.models import PPOModel, add_lora, evaluation_mode, load_causal_lm, reference_of
-from rlcore.sampling import SamplingParams, generate
+from rlcore.sampling import Samples, SamplingParams, generate
 from rlcore.sampling.decoding import RecomputingDecoding, decoding_for
 from rlcore.sampling.tokens import sample_tokens
 from tests.support.tiny import END_ID, PAD_ID, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_qwen2
@@ -32,6 +32,10 @@ def sample(policy: PPOModel, prompts, params: SamplingParams, end_ids=(END_ID,))
         pad_id=PAD_ID,
         value_head=policy.value_head,
     )
+
+
+def joined(prompts: list[list[int]], samples: Samples) -> Sequences:
+    return join(prompts, samples.response_lists(), PAD_ID)
 
 
 def critic(model) -> PPOModel:
@@ -72,7 +76,7 @@ def test_logprobs_and_values_while_sampling_equal_those_of_teacher_forcing(make,
     params = SamplingParams(20, **settings)
     samples = sample(policy, ragged_prompts(), params)
     with torch.no_grad():
-        outputs = policy.response_outputs(samples.sequences(PAD_ID), params.temperature)
+        outputs = policy.response_outputs(joined(ragged_prompts(), samples), params.temperature)
     # float32 of two ways through the model; weights are large, so logits reach 10
     torch.testing.assert_close(samples.logprobs, outputs.logprobs, rtol=0, atol=1e-5)
     torch.testing.assert_close(samples.values, outputs.values, rtol=0, atol=1e-5)
@@ -86,7 +90,7 @@ def test_adapters_sample_from_the_adapted_model():
             if "lora_B" in name:
                 weight.fill_(0.3)
     samples = sample(policy, ragged_prompts(), SamplingParams(20))
-    sequences = samples.sequences(PAD_ID)
+    sequences = joined(ragged_prompts(), samples)
     with torch.no_grad():
         adapted = policy.response_outputs(sequences, 1.0).logprobs
         with reference_of(policy):
@@ -100,7 +104,7 @@ def test_logprobs_of_a_trained_model_are_exact_in_float64(shared):
     prompts = [[1, *prompt] for prompt in ragged_prompts(first_id=3, vocab_size=512)]
     samples = sample(policy, prompts, SamplingParams(64), end_ids=[1])
     with torch.no_grad():
-        outputs = policy.response_outputs(samples.sequences(PAD_ID), 1.0)
+        outputs = policy.response_outputs(joined(prompts, samples), 1.0)
     # samples are stored in float32, whose spacing below 16 is 1e-6
     torch.testing.assert_close(samples.logprobs.double(), outputs.logprobs, rtol=0, atol=1e-6)
 
@@ -108,7 +112,7 @@ def test_logprobs_of_a_trained_model_are_exact_in_float64(shared):
 def test_ratio_is_one_before_the_first_update_although_the_model_has_dropout():
     policy = critic(tiny_gpt2(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1).double()).train()
     samples = sample(policy, ragged_prompts(), SamplingParams(20, temperature=0.7))
-    sequences = samples.sequences(PAD_ID)
+    sequences = joined(ragged_prompts(), samples)
     assert policy.training
     with torch.no_grad(), evaluation_mode(policy):
         logprobs = policy.response_outputs(sequences, 0.7).logprobs

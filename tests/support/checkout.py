@@ -22,7 +22,7 @@ DATA_OF = {
     "policy": (["data/validated", "data/models/sft", "data/models/reward"], ["data/models/policy"]),
     "evaluate": (
         ["data/models/policy", "data/models/champion"],
-        ["data/metrics/evaluate.json", "data/metrics/figures"],
+        ["data/metrics/evaluate.json", "data/metrics/evaluate-answers.jsonl", "data/metrics/figures"],
     ),
 }
 
@@ -54,9 +54,10 @@ def make_checkout(folder: Path) -> Path:
     for stage, (deps, outs) in DATA_OF.items():
         section = "${algorithm}" if stage == "policy" else stage
         samples = [str(artifacts.SAMPLES[stage])] if stage in artifacts.SAMPLES else []
+        chosen = {"policy": ["algorithm", "reward_function"], "evaluate": ["algorithm"]}
         stages[stage] = {
             "cmd": f"python fake_stages.py {section}",
-            "params": ["seed", section, *(["algorithm"] if stage == "policy" else [])],
+            "params": ["seed", section, *chosen.get(stage, [])],
             "deps": [*deps, "fake_stages.py"],
             "outs": [*outs, str(artifacts.TRACES[stage]), *samples],
         }

@@ -21,12 +21,15 @@ from tasks.records.stage import main, stage
 STEPS = 10
 FOLDERS = {
     "demo_data": artifacts.RAW, "validate": artifacts.VALIDATED, "sft": artifacts.SFT_DIR,
-    "reward": artifacts.REWARD_DIR, "ppo": artifacts.POLICY_DIR, "evaluate": artifacts.FIGURES,
+    "reward": artifacts.REWARD_DIR, "evaluate": artifacts.FIGURES,
+    **dict.fromkeys(artifacts.POLICY_ALGORITHMS, artifacts.POLICY_DIR),
 }  # fmt: skip
+GOLD = {"ppo": 0.8, "grpo": 0.7, "dpo": 0.6, "orpo": 0.5}
+"""By what the policy's folder says it was trained with."""
 
 
 def fake_stage(config: object) -> None:
-    """Report STEPS steps; save after every third; publish a folder that depends on the seed alone."""
+    """Report STEPS steps; save after every third; publish a folder that depends on section and seed alone."""
     section = next(name for name, known in SECTIONS.items() if known is type(config))
     with stage(section, config) as run:
         state = run.resume_dir / "step"
@@ -44,8 +47,21 @@ def fake_stage(config: object) -> None:
         if section == "validate":
             artifacts.write_json(artifacts.VALIDATION, {"rows": 1})
         if section == "evaluate":
-            artifacts.write_json(artifacts.EVALUATE, {"gold/sft": 0.4, "gold/policy": 0.8, "gold/gain": 0.4})
+            measure()
         run.finish(TrainResult(FOLDERS[section], STEPS, {}, {"fake/loss": 1 / STEPS}))
+
+
+def measure() -> None:
+    """What an evaluation leaves, for four groups of prompts that all models answer alike."""
+    gold = GOLD[(artifacts.POLICY_DIR / "content.txt").read_text().split()[0]]
+    metrics = {"gold/sft": 0.4, "gold/policy": gold, "gold/gain": round(gold - 0.4, 3)}
+    artifacts.write_json(artifacts.EVALUATE, metrics)
+    rows = [
+        {"model": model, "prompt": "1 + 1?", "response": "2", "group": group, "gold": value, "reward/score_mean": 0.5}
+        for model, value in (("sft", 0.4), ("policy", gold))
+        for group in "abcd"
+    ]
+    artifacts.write_rows(artifacts.ANSWERS, rows)
 
 
 def misfortune(section: str, step: int) -> None:

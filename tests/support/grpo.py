@@ -69,6 +69,5 @@ def rollout(
         scores=torch.tensor(scores, dtype=torch.float64),
         reward_parts={},
         terminated=~cut,
-        truncated=cut,
         seconds={},
     )

@@ -6,31 +6,21 @@ of the run and a hash of the weights, as JSON.
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlcore.run_folder import weights_sha256
 from tests.support.hotel import hotel_config, hotel_trainer
 from tests.support.killed import pause_where_told
-
-TIMED = ("time/", "throughput/")
-"""Metrics of the clock, which no two runs share."""
+from tests.support.ppo_program import trace_writer
 
 
 def run(folder: Path, **settings: Any) -> dict[str, Any]:
     """Train, or go on, and write the model; what was returned."""
-    folder.mkdir(parents=True, exist_ok=True)
     samples: list[Any] = []
-
-    def report(step: int, metrics: Mapping[str, float]) -> None:
-        kept = {name: value for name, value in metrics.items() if not name.startswith(TIMED)}
-        with (folder / "trace.jsonl").open("a") as file:
-            file.write(json.dumps([step, kept]) + "\n")
-
     trainer = hotel_trainer(
         hotel_config(**{"num_iterations": 6, "save_every": 3, "eval_every": 2, **settings}),
-        on_metrics=report,
+        on_metrics=trace_writer(folder),
         on_samples=lambda step, rows: samples.append([step, rows]),
     )
     prompts = trainer.environment_prompts()

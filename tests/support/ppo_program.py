@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlcore.results import MetricSink
 from rlcore.run_folder import weights_sha256
 from tests.support.killed import pause_where_told
 from tests.support.ppo import PROMPTS, mean_letter, tiny_config, tiny_trainer, untimed
@@ -23,7 +24,7 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
     trainer = tiny_trainer(
         tiny_config(**SETTINGS | changes),
         reward_fn=mean_letter,
-        on_metrics=_writer(folder),
+        on_metrics=trace_writer(folder),
         on_samples=lambda step, rows: samples.append([step, rows]),
     )
     history = trainer.train(PROMPTS, validation_prompts=PROMPTS[:3], resume_dir=folder / "state")
@@ -33,16 +34,8 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
     return {"history": history, "samples": samples, "weights": weights}
 
 
-def trace_of(folder: Path) -> dict[int, dict[str, float]]:
-    """What was reported by iteration and name, times left out; of an iteration that was done twice, the last values."""
-    trace: dict[int, dict[str, float]] = {}
-    for line in (folder / "trace.jsonl").read_text().splitlines():
-        step, metrics = json.loads(line)
-        trace.setdefault(step, {}).update(untimed(metrics))
-    return trace
-
-
-def _writer(folder: Path) -> Any:
+def trace_writer(folder: Path) -> MetricSink:
+    """A sink that appends to the folder's `trace.jsonl`, all but the number of steps."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def write(step: int, metrics: Mapping[str, float]) -> None:
@@ -50,6 +43,15 @@ def _writer(folder: Path) -> Any:
             file.write(json.dumps([step, {k: v for k, v in metrics.items() if k != "progress/total_steps"}]) + "\n")
 
     return write
+
+
+def trace_of(folder: Path) -> dict[int, dict[str, float]]:
+    """What was reported by iteration and name, times left out; of an iteration that was done twice, the last values."""
+    trace: dict[int, dict[str, float]] = {}
+    for line in (folder / "trace.jsonl").read_text().splitlines():
+        step, metrics = json.loads(line)
+        trace.setdefault(step, {}).update(untimed(metrics))
+    return trace
 
 
 if __name__ == "__main__":

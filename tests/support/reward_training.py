@@ -74,8 +74,8 @@ def pairs(*splits: str) -> datasets.DatasetDict:
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
-    """All files of a folder by name."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """All files of a folder and of those in it, by their path in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def plant_nan(monkeypatch: pytest.MonkeyPatch, *calls: int) -> None:

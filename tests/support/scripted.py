@@ -27,17 +27,12 @@ def scripted_generate(script: Script) -> Callable[..., Samples]:
     ) -> Samples:
         turns = [script(list(prompt))[: params.max_new_tokens] for prompt in prompts]
         sequences = join(prompts, turns, pad_id)
-        terminated = torch.tensor([turn[-1] in end_ids for turn in turns])
-        width = sequences.prompt_length
         return Samples(
-            prompt_ids=sequences.input_ids[:, :width],
-            prompt_mask=sequences.attention_mask[:, :width],
             response_ids=sequences.response_ids,
             response_mask=sequences.response_mask,
             logprobs=sampled_logprobs(model, sequences, params.temperature),
             values=None,
-            terminated=terminated,
-            truncated=~terminated,
+            terminated=torch.tensor([turn[-1] in end_ids for turn in turns]),
         )
 
     return generate

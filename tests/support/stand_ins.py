@@ -12,9 +12,13 @@ from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen2ForCausalLM,
 )
 
 from tests.support.tiny import tiny_tokenizer
+from tests.support.tools import tool_tokenizer
 
 # What makes the end token likely enough for answers of a few tokens: a hundred iterations of PPO then take seconds.
 END_BOOST = 0.15
@@ -30,6 +34,13 @@ def gemma3(folder: Path) -> Path:
     """Stands in for google/gemma-3-270m: one layer of width 16."""
     config = Gemma3TextConfig(**_shape(), query_pre_attn_scalar=8, sliding_window=256)
     return _saved_decoder(Gemma3ForCausalLM, config, folder)
+
+
+def qwen2(folder: Path) -> Path:
+    """Stands in for deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B: one layer of width 16, a template that shows tools."""
+    shape = _shape(tool_tokenizer()) | {"max_position_embeddings": 2048}
+    del shape["head_dim"]
+    return _saved_decoder(Qwen2ForCausalLM, Qwen2Config(**shape), folder, tool_tokenizer())
 
 
 def bert(folder: Path) -> Path:
@@ -52,8 +63,8 @@ def bert(folder: Path) -> Path:
     return folder
 
 
-def _shape() -> dict[str, object]:
-    tokenizer = tiny_tokenizer()
+def _shape(tokenizer: PreTrainedTokenizerBase | None = None) -> dict[str, object]:
+    tokenizer = tokenizer or tiny_tokenizer()
     return {
         "vocab_size": len(tokenizer),
         "hidden_size": 16,
@@ -71,13 +82,16 @@ def _shape() -> dict[str, object]:
     }
 
 
-def _saved_decoder(model_class: type[PreTrainedModel], config: object, folder: Path) -> Path:
+def _saved_decoder(
+    model_class: type[PreTrainedModel], config: object, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None
+) -> Path:
+    tokenizer = tokenizer or tiny_tokenizer()
     torch.manual_seed(0)
     model = model_class(config)
     with torch.no_grad():
         # All embeddings share a direction, which the output layer reads as the end of the answer.
         model.get_input_embeddings().weight.add_(1.0)
-        model.get_output_embeddings().weight[tiny_tokenizer().eos_token_id].add_(END_BOOST)
+        model.get_output_embeddings().weight[tokenizer.eos_token_id].add_(END_BOOST)
     model.save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder

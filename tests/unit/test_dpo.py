@@ -59,12 +59,27 @@ def test_equal_policy_and_reference_lose_ln_2_and_still_pull_apart():
     assert max(gradient.abs().max() for gradient in found) > 1e-3
 
 
+def test_equal_responses_are_no_win_and_give_no_gradient_whatever_rounding_says(monkeypatch: pytest.MonkeyPatch):
+    # the first pair is a tie, though its rows come out a bit apart; the second begins as the first does
+    batch = PreferenceDataset(["a", "b"], ["xy", "x"], ["xy", "xz"], letter_tokenizer()).batch([0, 1], pad_id=PAD)
+    logprobs = torch.tensor([-1.0, -1.0, -1.0000001, -2.0], requires_grad=True)
+    monkeypatch.setattr("rlcore.dpo.loss.response_sums", lambda model, batch: logprobs)
+    loss, sums = pair_loss(torch.nn.Module(), batch, torch.zeros(4), 2, DPOConfig(model_name="none", beta=1.0))
+    loss.backward()
+    assert sums["dpo/accuracy"].item() == sums["dpo/margin_mean"].item() == 1.0
+    # ln 2 and -log sigmoid(1), over 2
+    assert loss.item() == pytest.approx((math.log(2) + 0.313262) / 2, abs=1e-6)
+    assert logprobs.grad[[0, 2]].tolist() == [0.0, 0.0]
+    assert logprobs.grad[1].item() == -logprobs.grad[3].item() < -0.1
+
+
 def test_label_smoothing_changes_the_loss_and_not_the_rewards(monkeypatch: pytest.MonkeyPatch):
     # logprobs -10 and -12 against -11 and -11.5: rewards .1 and -.05, h = .15; plain .620957, smoothed .635957
     monkeypatch.setattr("rlcore.dpo.loss.response_sums", lambda model, batch: torch.tensor([-10.0, -12.0]))
+    batch = PreferenceDataset(["a"], ["x"], ["y"], letter_tokenizer()).batch([0], pad_id=PAD)
     for smoothing, expected in ((0.0, 0.620957), (0.1, 0.635957)):
         config = DPOConfig(model_name="none", beta=0.1, label_smoothing=smoothing)
-        loss, sums = pair_loss(torch.nn.Module(), None, torch.tensor([-11.0, -11.5]), 1, config)
+        loss, sums = pair_loss(torch.nn.Module(), batch, torch.tensor([-11.0, -11.5]), 1, config)
         assert loss.item() == pytest.approx(expected, abs=1e-6)
         assert sums["dpo/chosen_reward_mean"].item() == pytest.approx(0.1, abs=1e-6)
         assert sums["dpo/rejected_reward_mean"].item() == pytest.approx(-0.05, abs=1e-6)

@@ -133,6 +133,13 @@ def test_environments_have_names_and_settings():
     assert env.preference("p", "ab", "a") == 1.0
 
 
+def test_an_object_that_an_environment_does_not_take_is_explained():
+    with pytest.raises(
+        ConfigError, match=r"text_generation: .*'preference_model'.*expected those of TextGenerationEnv"
+    ):
+        environment_named("text_generation", TOKENIZER, ["p"], preference_model=longer_wins)
+
+
 @pytest.mark.parametrize(
     ("name", "config", "match"),
     [
@@ -150,3 +157,21 @@ def test_environments_have_names_and_settings():
 def test_wrong_names_and_settings_are_explained(name, config, match):
     with pytest.raises(ConfigError, match=match):
         environment_named(name, TOKENIZER, ["p"], config)
+
+
+def test_problems_are_a_mapping_of_texts():
+    with pytest.raises(ConfigError, match="problems: found a list, expected answers by prompt"):
+        create_math_problem_env(TOKENIZER, ["What is 2 + 2?"])
+    with pytest.raises(DataError, match=r"answer to 'What is 2 \+ 2\?': found 4, expected text"):
+        create_math_problem_env(TOKENIZER, {"What is 2 + 2?": 4})
+
+
+@pytest.mark.parametrize("written", ["*".join(["2"] * 3000), "-" * 5000 + "1 + 1", "(" * 5000, "9" * 5000 + " + 1"])
+def test_a_calculation_of_thousands_of_characters_is_refused(written):
+    with pytest.raises(DataError, match="at most 300"):
+        arithmetic_value(f"What is {written}?")
+
+
+def test_a_calculation_of_300_characters_is_worked_out():
+    # 150 ones and 149 signs are 299 characters
+    assert arithmetic_value("+".join("1" * 150)) == "150"

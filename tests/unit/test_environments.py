@@ -1,11 +1,12 @@
 """Text generation as an environment: what policies see, when responses end, what they earn."""
 
+import numpy as np
 import pytest
 import torch
 
 from rlcore.environments import Observation, StepResult, TextGenerationEnv, Trajectory
 from rlcore.errors import ConfigError, DataError, RLCoreError
-from tests.support.environments import END, TOKENIZER, act_out, ids_of, text_env
+from tests.support.environments import END, TOKENIZER, act_out, graded, ids_of, text_env
 from tests.support.tiny import blank_marking_tokenizer
 
 
@@ -182,7 +183,12 @@ def test_a_tokenizer_that_marks_blanks_keeps_the_first_blank():
         ({"prompts": ["a", " "]}, r"prompts\[1\]"),
         ({"prompts": ["a", None]}, r"prompts\[1\]"),
         ({"max_length": 0}, "max_length=0"),
+        ({"max_length": True}, "max_length=True"),
+        ({"max_length": 1.5}, "max_length=1.5"),
+        ({"max_length": None}, "max_length=None"),
         ({"temperature": 0.0}, "temperature=0"),
+        ({"temperature": "hot"}, "temperature='hot'"),
+        ({"reward_fn": 0}, "Found 0 as a reward function"),
         ({"stop_sequences": "\n"}, "list of strings"),
         ({"reward_fn": lambda text: 1.0}, "The reward function of the environment.*expected the parameters"),
     ],
@@ -190,3 +196,37 @@ def test_a_tokenizer_that_marks_blanks_keeps_the_first_blank():
 def test_settings_are_checked_at_once(settings, match):
     with pytest.raises(ConfigError, match=match):
         text_env(**settings)
+
+
+@pytest.mark.parametrize("prompt", ["", " \n", 5])
+def test_a_given_prompt_is_text_that_is_not_empty(prompt):
+    with pytest.raises(DataError, match="expected a text that is not empty"):
+        text_env().reset(prompt)
+
+
+@pytest.mark.parametrize(
+    "action", [None, "a", 1.5, True, -1, 2**63 - 1, 10**20, 10**6, len(TOKENIZER), [5, [6]], [5, 6]]
+)
+def test_an_action_is_one_token_of_the_vocabulary(action):
+    env = text_env()
+    env.reset()
+    with pytest.raises(DataError, match="expected"):
+        env.step(action)
+    # nothing was appended
+    assert env.step(ids_of("a")[0]).metrics["length"] == 1
+
+
+@pytest.mark.parametrize("make", [int, np.int64, lambda id: torch.tensor([id]), lambda id: [torch.tensor(id)]])
+def test_a_token_may_be_written_in_several_ways(make):
+    env = text_env()
+    env.reset()
+    assert env.step(make(ids_of("a")[0])).info["generated_text"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "responses"), [("ab", ["c", "d"]), (["a", "b"], "cd"), (["a"], None), (["a"], [None])]
+)
+@pytest.mark.parametrize("env", [text_env(), graded()])
+def test_whole_responses_are_lists_of_texts(env, prompts, responses):
+    with pytest.raises(DataError, match="list of texts|expected text"):
+        env.score_responses(prompts, responses)

@@ -4,7 +4,18 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from tasks.figures import FIGURES, FigureData, draw, draw_comparison, draw_kl, draw_learning, draw_over_optimisation
+from tasks.figures import (
+    FIGURES,
+    PAIR_FIGURES,
+    ROLLOUT_FIGURES,
+    FigureData,
+    draw,
+    draw_comparison,
+    draw_kl,
+    draw_learning,
+    draw_over_optimisation,
+    draw_pairs,
+)
 
 POLICY = [
     {"step": 0, "progress/total_steps": 6.0},
@@ -13,9 +24,19 @@ POLICY = [
     {"step": 6, "validation/score_mean": 0.9, "validation/ref_sequence_mean": 1.0, "kl/ref_sequence_mean": 1.1},
     {"step": 6, "best/step": 6.0},
 ]
+PAIRS = [
+    {"step": 10, "dpo/loss": 0.6, "dpo/accuracy": 0.7, "dpo/margin_mean": 0.2},
+    {"step": 20, "dpo/loss": 0.5, "dpo/accuracy": 0.8, "dpo/margin_mean": 0.9, "validation/loss": 0.55},
+    {"step": 20, "validation/accuracy": 0.75, "validation/margin_mean": 0.8},
+]
 CHECKER = [
-    {"step": step, "validation/number_right": value + 0.2, "validation/gold": value}
-    for step, value in ((0, 0.4), (3, 0.6), (6, 0.5))
+    {
+        "step": step,
+        "validation/reward_model_score_mean": score,
+        "validation/number_right": value + 0.2,
+        "validation/gold": value,
+    }
+    for step, score, value in ((0, 0.0, 0.4), (3, 0.5, 0.6), (6, 0.9, 0.5))
 ]
 RESULTS = {
     "gold/sft": 0.4,
@@ -41,7 +62,7 @@ def curves(figure: Figure) -> dict[str, tuple[list[float], list[float]]]:
 def test_figures_are_png_of_900_pixels_and_equal_data_give_equal_bytes(tmp_path: Path):
     draw(DATA, tmp_path / "a")
     draw(DATA, tmp_path / "b")
-    assert {path.stem for path in (tmp_path / "a").iterdir()} == set(FIGURES)
+    assert {path.stem for path in (tmp_path / "a").iterdir()} == set(FIGURES) - set(PAIR_FIGURES)
     for path in (tmp_path / "a").iterdir():
         content = path.read_bytes()
         assert content[:8] == b"\x89PNG\r\n\x1a\n"
@@ -69,6 +90,38 @@ def test_kl_shows_target_and_budget():
     assert shown["sampled in training"] == ([3, 6], [0.2, 1.1])
 
 
+def test_without_a_controller_there_is_no_coefficient_to_show():
+    figure = Figure()
+    draw_kl(figure, DATA)
+    assert len(figure.axes) == 1
+    steered = Figure()
+    draw_kl(steered, FigureData([*POLICY, {"step": 6, "kl/coef": 0.2}], [], {}))
+    assert [axes.get_xlabel() for axes in steered.axes] == ["", "iteration"]
+
+
+def test_a_policy_from_pairs_has_the_figures_of_pairs(tmp_path: Path):
+    draw(FigureData(PAIRS, CHECKER[1:], RESULTS), tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == set(FIGURES) - set(ROLLOUT_FIGURES)
+
+
+def test_pairs_show_loss_accuracy_and_margin_of_training_and_validation():
+    figure = Figure()
+    draw_pairs(figure, FigureData(PAIRS, [], {}, published_step=20))
+    drawn = [
+        [list(line.get_ydata()) for line in axes.lines if line.get_label() in ("training pairs", "validation pairs")]
+        for axes in figure.axes
+    ]
+    assert drawn == [[[0.6, 0.5], [0.55]], [[0.7, 0.8], [0.75]], [[0.2, 0.9], [0.8]]]
+    assert {axes.get_xlabel() for axes in figure.axes} == {"optimiser step"}
+
+
+def test_where_the_first_evaluation_came_after_training_began_no_line_says_sft():
+    figure = Figure()
+    draw_learning(figure, FigureData(PAIRS, CHECKER[1:], {}))
+    assert curves(figure)["gold"] == ([3, 6], [0.6, 0.5])
+    assert [line for axes in figure.axes for line in axes.lines if line.get_linestyle() == "--"] == []
+
+
 def test_over_optimisation_is_drawn_over_the_root_of_kl():
     figure = Figure()
     draw_over_optimisation(figure, DATA)
@@ -78,9 +131,9 @@ def test_over_optimisation_is_drawn_over_the_root_of_kl():
 
 
 def test_a_slightly_negative_kl_estimate_is_no_error():
-    policy = [{"step": 0, "validation/score_mean": 0.0, "validation/ref_sequence_mean": -1e-6}]
+    policy = [{"step": 0, "validation/ref_sequence_mean": -1e-6}]
     figure = Figure()
-    draw_over_optimisation(figure, FigureData(policy, [], {}))
+    draw_over_optimisation(figure, FigureData(policy, CHECKER[:1], {}))
     assert curves(figure)["reward model score"] == ([0.0], [0.0])
 
 

@@ -1,5 +1,7 @@
 """Prompt and response as tokens: one border, one BOS, one end, the text unchanged."""
 
+import copy
+
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -170,7 +172,7 @@ def test_an_end_token_as_padding_is_fine_and_none_at_all_is_not():
 @pytest.mark.parametrize(
     "messages",
     [
-        [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
+        [{"role": "user", "content": "hi"}, {"role": "system", "content": "be brief"}],
         [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}],
         [],
     ],
@@ -178,6 +180,34 @@ def test_an_end_token_as_padding_is_fine_and_none_at_all_is_not():
 def test_messages_that_are_no_prompt_are_refused(messages):
     with pytest.raises(DataError):
         ChatFormat(tiny_tokenizer()).encode_prompt(messages)
+
+
+SYSTEM = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+IGNORING = "{% for m in messages %}{% if m['role'] != 'system' %}<{{ m['content'] }}>{% endif %}{% endfor %}"
+SHOWING = "{% for m in messages %}<{{ m['content'] }}>{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [tiny_tokenizer().chat_template, IGNORING], ids=["refuses", "ignores"])
+def test_a_system_message_that_the_template_does_not_show_is_put_in_front_of_the_question_with_one_warning(
+    template, caplog
+):
+    tokenizer = copy.deepcopy(tiny_tokenizer())
+    tokenizer.chat_template = template
+    chat = ChatFormat(tokenizer)
+    folded = chat.encode_prompt("be brief\n\nhi")
+    assert chat.encode_prompt(SYSTEM) == chat.encode_prompt(SYSTEM) == folded
+    more = [{"role": "assistant", "content": "ho"}, {"role": "user", "content": "hey"}]
+    whole = [{"role": "user", "content": "be brief\n\nhi"}, *more]
+    assert chat.encode_prompt([*SYSTEM, *more]) == chat.encode_prompt(whole)
+    assert [message[:38] for message in caplog.messages] == ["The chat template knows no system role"]
+
+
+def test_a_system_message_that_the_template_shows_stays_where_it_is(caplog):
+    tokenizer = copy.deepcopy(tiny_tokenizer())
+    tokenizer.chat_template = SHOWING
+    ids = ChatFormat(tokenizer).encode_prompt(SYSTEM)
+    assert tokenizer.decode(ids) == "<be brief><hi>"
+    assert caplog.messages == []
 
 
 def test_messages_need_a_template():
@@ -197,3 +227,52 @@ def test_a_word_piece_response_starts_a_word():
     backend.decoder = decoders.WordPiece()
     chat = ChatFormat(PreTrainedTokenizerFast(tokenizer_object=backend, **PLAIN))
     assert chat.encode_pair("un", "do", max_length=8) == ([2], [4, 1])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "match"),
+    [
+        ([{"role": "user"}], "Message 0: found .*'role': 'user'.* expected a `role` and a `content`, both text"),
+        ([{"role": "user", "content": None}], "Message 0"),
+        ([{"role": "user", "content": [{"type": "text", "text": "hi"}]}], "Message 0"),
+        ([{"role": "system", "content": "Be kind."}, {"content": "hi"}], "Message 1"),
+        ([{"role": "user", "content": "hi"}, "hi"], "Message 1"),
+        (None, "Found None as a prompt, expected text or chat messages"),
+        ({"role": "user", "content": "hi"}, "as a prompt"),
+    ],
+)
+def test_messages_are_role_and_text(prompt, match):
+    with pytest.raises(DataError, match=match):
+        ChatFormat(tiny_tokenizer()).encode_prompt(prompt)
+
+
+# half of a character of two UTF-16 units, as cutting JSON or JavaScript text leaves it
+LONE = "caf\ud83d"
+
+
+@pytest.mark.parametrize("prompt", [LONE, [{"role": "user", "content": LONE}]])
+def test_a_prompt_with_a_lone_surrogate_is_refused(prompt):
+    with pytest.raises(DataError, match=r"U\+D83D at position 3, .* mend that text"):
+        ChatFormat(tiny_tokenizer()).encode_prompt(prompt)
+
+
+@pytest.mark.parametrize("make", [tiny_tokenizer, blank_marking_tokenizer])
+def test_a_response_with_a_lone_surrogate_is_refused(make):
+    with pytest.raises(DataError, match=r"U\+D83D"):
+        ChatFormat(make()).encode_response(LONE)
+
+
+def test_without_a_template_a_lone_surrogate_is_refused_too():
+    with pytest.raises(DataError, match=r"U\+D83D"):
+        ChatFormat(word_tokenizer(**WITH_BOS)).encode_prompt(LONE)
+
+
+def test_a_response_is_text():
+    with pytest.raises(DataError, match="Found None, expected text"):
+        ChatFormat(tiny_tokenizer()).encode_response(None)
+
+
+@pytest.mark.parametrize("token", [-1, 10**20])
+def test_token_ids_that_no_tokenizer_has_are_not_decoded(token):
+    with pytest.raises(DataError, match=f"token id {token}"):
+        ChatFormat(tiny_tokenizer()).decode_response([5, token])

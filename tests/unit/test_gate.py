@@ -152,4 +152,5 @@ def test_without_a_checker_the_refusal_names_the_settings_and_these_settings_pas
     assert set(texts) == {"gold/gain", "gold/gain_low", "drop_from_best"}
     assert "set gate.min_gain to {win: 0}" in texts["gold/gain"]
     assert "set gate.max_drop_from_best to null" in texts["drop_from_best"]
+    assert "with dpo and orpo, validation pairs" in texts["drop_from_best"]
     assert refused(without, GateConfig(min_gain={"win": 0}, max_drop_from_best=None)) == set()

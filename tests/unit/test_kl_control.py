@@ -1,3 +1,5 @@
+"""The KL coefficient: it follows the relative error, stays above 0 and goes on where a checkpoint left it."""
+
 import math
 
 import pytest
@@ -75,4 +77,12 @@ def test_a_damaged_state_is_refused(state):
     controller = AdaptiveKLController(0.2, target=6, horizon=10)
     with pytest.raises(CheckpointError, match="KL controller"):
         controller.load_state_dict(state)
+    assert controller.value == 0.2
+
+
+@pytest.mark.parametrize("n_steps", [-1, math.nan])
+def test_a_number_of_responses_is_not_negative(n_steps):
+    controller = AdaptiveKLController(0.2, target=6, horizon=10)
+    with pytest.raises(ConfigError, match=f"n_steps={n_steps}"):
+        controller.update(9, n_steps)
     assert controller.value == 0.2

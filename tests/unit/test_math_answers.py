@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlcore.errors import DataError
 from rlcore.reward_functions import answer_value, answers_equal, states_answer
 
 RIGHT = [
@@ -179,3 +180,20 @@ def test_an_answer_is_stated_in_a_box_or_behind_a_cue():
     assert not states_answer("4")
     assert not states_answer("Answer: correct")
     assert not states_answer(r"\boxed{4")
+
+
+@pytest.mark.parametrize("value", [None, 4, b"4", ["4"]])
+def test_answers_are_texts(value):
+    for ask in (
+        answer_value,
+        states_answer,
+        lambda text: answers_equal(text, "4"),
+        lambda gold: answers_equal("4", gold),
+    ):
+        with pytest.raises(DataError, match="expected text"):
+            ask(value)
+
+
+def test_a_lone_surrogate_is_a_wrong_answer():
+    assert not answers_equal("x\ud83d", "4")
+    assert not answers_equal("x + \ud83d", "x + 1")

@@ -29,7 +29,6 @@ from rlcore.models import (
     reference_of,
     sampled_logprobs,
     sampled_logprobs_and_detached_entropy,
-    sampled_logprobs_and_entropy,
     save_causal_lm,
     value_head_of,
 )
@@ -143,10 +142,11 @@ def test_a_language_model_alone_says_what_it_says_beside_a_critic():
     assert value_head_of(policy) is policy.value_head
     assert value_head_of(model) is None
     expected = policy.response_outputs(batch(), 0.7)
-    for measure in (sampled_logprobs_and_entropy, sampled_logprobs_and_detached_entropy):
-        logprobs, entropy = measure(model, batch(), 0.7)
-        torch.testing.assert_close(logprobs, expected.logprobs)
-        torch.testing.assert_close(entropy, expected.entropy)
+    logprobs, entropy = sampled_logprobs_and_detached_entropy(model, batch(), 0.7)
+    torch.testing.assert_close(logprobs, expected.logprobs)
+    torch.testing.assert_close(entropy, expected.entropy)
+    assert logprobs.requires_grad
+    assert not entropy.requires_grad
     torch.testing.assert_close(sampled_logprobs(model, batch(), 0.7), expected.logprobs)
 
 
@@ -271,6 +271,11 @@ def test_a_model_without_adapters_is_no_reference_of_itself():
 def test_adapters_need_modules_that_exist():
     with pytest.raises(ConfigError, match="target_modules"):
         add_lora(tiny_llama(), LoraConfig(target_modules=("nothing_of_that_name",)))
+
+
+def test_adapters_are_not_put_upon_adapters():
+    with pytest.raises(ConfigError, match="a model that has some already"):
+        add_lora(changed_adapters(tiny_llama()), LoraConfig(rank=2))
 
 
 def test_a_frozen_copy_is_another_model_that_never_learns():

@@ -9,6 +9,7 @@ from rlcore.configs import SFTConfig
 from tasks import orchestration
 from tasks.orchestration import PipelineRun
 from tasks.progress import LineChecklist
+from tasks.records.artifacts import REWARD_DIR
 from tasks.records.versioning import StageFacts
 
 
@@ -17,12 +18,14 @@ def pipeline(tmp_path, monkeypatch):
     """A pipeline run whose stage sft starts from the folder my-model; `asked` lists whether DVC was to force it."""
     (tmp_path / "my-model").mkdir()
     (tmp_path / "my-model" / "weights").write_text("1")
-    parameters = SimpleNamespace(of_stage=lambda stage: SFTConfig(model_name="my-model"))
+    parameters = SimpleNamespace(of_stage=lambda stage: SFTConfig(model_name="my-model"), unread_by_policy=tuple)
     resolution = SimpleNamespace(parameters=parameters, changes=())
     run = PipelineRun(tmp_path, resolution, "key", MagicMock(), LineChecklist(lambda text: None))
     run.asked = []
     monkeypatch.setattr(orchestration.versioning, "reproduce", lambda stage, *, force, **rest: run.asked.append(force))
-    monkeypatch.setattr(PipelineRun, "_record", lambda self, stage, log: StageFacts(stage, {}, {}, cache_hit=True))
+    facts = {stage: StageFacts(stage, {"code.py": "c0de"}, {}, cache_hit=True) for stage in ("sft", "policy")}
+    monkeypatch.setattr(orchestration.versioning, "facts", lambda stage, root: facts[stage])
+    monkeypatch.setattr(PipelineRun, "_record", lambda self, facts, log: facts)
     return run
 
 
@@ -50,3 +53,19 @@ def test_a_stage_that_failed_after_such_a_change_is_forced_again(pipeline, monke
     monkeypatch.setattr(orchestration.versioning, "reproduce", answer)
     pipeline.bring_up_to_date("sft")
     assert pipeline.asked == [False, True, True]
+
+
+def test_dvc_is_not_asked_about_a_stage_that_an_earlier_run_brought_up_to_date(pipeline):
+    pipeline.known = {"sft": StageFacts("sft", {}, {"data/models/sft": "0"}, cache_hit=True)}
+    assert pipeline.bring_up_to_date("sft") is pipeline.known["sft"]
+    assert pipeline.asked == []
+    pipeline.bring_up_to_date("policy")
+    assert pipeline.asked == [False]
+
+
+def test_what_the_policys_algorithm_does_not_read_is_no_part_of_its_facts(pipeline, monkeypatch):
+    read = {"data/models/sft": "0", "tasks/dpo.py": "2"}
+    facts = StageFacts("policy", {**read, "data/models/reward": "1"}, {}, cache_hit=False)
+    monkeypatch.setattr(orchestration.versioning, "facts", lambda stage, root: facts)
+    pipeline.parameters.unread_by_policy = lambda: (REWARD_DIR,)
+    assert pipeline.bring_up_to_date("policy").deps == read

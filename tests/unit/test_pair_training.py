@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rlcore.errors import DataError, TrainingDiverged
+from rlcore.checkpoint import save_checkpoint
+from rlcore.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from rlcore.forward_backward import AsyncTrainingClient
 from rlcore.pair_training import (
     PairPlan,
@@ -18,6 +20,8 @@ from rlcore.pair_training import (
     calibration_error,
     calibration_gaps,
     preference_columns,
+    preference_splits,
+    read_each,
     require_pairs,
     require_prompt,
 )
@@ -117,6 +121,24 @@ def test_lists_and_columns_of_the_wrong_form_are_named(caplog: pytest.LogCapture
         columns = {"rejected": ["y"], "system": ["be brief"], "prompt": ["a"], "chosen": ["x"]}
         assert preference_columns(columns) == [["a"], ["x"], ["y"]]
     assert "The columns system are not read" in caplog.text
+
+
+def test_splits_are_read_where_they_have_rows_and_named_in_errors():
+    def split(*prompts: str) -> datasets.Dataset:
+        return datasets.Dataset.from_dict({"prompt": list(prompts)})
+
+    data = {"train": split("a", "b"), "validation": split(), "test": split("c")}
+    assert preference_splits(data, None) == {"train": {"prompt": ["a", "b"]}}
+    both = preference_splits(data | {"validation": split("d")}, None)
+    assert read_each(both, lambda columns: columns["prompt"]) == {"train": ["a", "b"], "validation": ["d"]}
+    with pytest.raises(ConfigError, match="Found a reward source, expected none"):
+        preference_splits(data, reward=len)
+    with pytest.raises(DataError, match=r"Found the splits \['test'\], expected train"):
+        preference_splits({"test": split("c")}, None)
+
+    blank = preference_splits(data | {"validation": split(" ")}, None)
+    with pytest.raises(DataError, match="Split validation: Row 0, prompt: found ' '"):
+        read_each(blank, lambda columns: require_prompt(0, columns["prompt"][0]))
 
 
 @pytest.mark.parametrize(
@@ -226,3 +248,29 @@ def test_a_spoilt_pair_costs_its_step_and_no_other():
     assert math.isfinite(run.client.model.weight.item())
     with pytest.raises(TrainingDiverged, match="3 optimiser steps in a row"):
         started(Slopes(frozenset(range(10))))[0].to_the_end()
+
+
+class Unbounded(Slopes):
+    """Validation pairs that a slope is not finite for, though the loss is."""
+
+    def summary(self, sums: Mapping[str, float], pair_count: int) -> dict[str, float]:
+        return super().summary(sums, pair_count) | {"toy/slope_mean": math.inf}
+
+
+def test_a_measure_that_is_not_finite_keeps_no_weights_from_being_saved(tmp_path: Path):
+    for _ in range(2):
+        run = PairRun(plan(), AsyncTrainingClient(Slope()), Slopes(), Unbounded(), folder=tmp_path)
+        run.to_the_end()
+    # taken up at its end: what could be kept is there, and the rest is not made up
+    assert (run.step, run.best_step) == (6, 6)
+    assert set(run.last_metrics) == {"toy/loss", "toy/slope_mean", "validation/loss"} | {
+        f"optim/{name}" for name in ("grad_norm", "learning_rate", "non_finite_steps")
+    }
+    assert run.best_metrics == run.last_metrics
+
+
+def test_a_checkpoint_of_another_trainer_is_refused(tmp_path: Path):
+    save_checkpoint(tmp_path, 3, {"model": {"weight": torch.zeros(())}}, {"kind": "training state"})
+    run = PairRun(plan(), AsyncTrainingClient(Slope()), Slopes(), folder=tmp_path, identity={"pairs": "abc"})
+    with pytest.raises(CheckpointError, match="step-3: found a run with other settings or data.*pairs: found None"):
+        run.to_the_end()

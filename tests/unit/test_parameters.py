@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.errors import ConfigError
+from tasks.records.artifacts import REWARD_DIR, VALIDATED
 from tasks.records.parameters import Change, load_parameters, resolve, stage_config, write_parameters
 from tests.support.checkout import ROOT
 
@@ -33,6 +34,37 @@ def test_the_policy_runs_with_the_section_of_its_algorithm(params):
     parameters = load_parameters(params)
     assert parameters.of_stage("policy") is parameters.ppo
     assert parameters.of_stage("sft") is parameters.sft
+    for algorithm in ("grpo", "dpo", "orpo"):
+        chosen = resolve(params, None, [f"algorithm={algorithm}"]).parameters
+        assert chosen.of_stage("policy") is getattr(chosen, algorithm)
+
+
+def test_what_a_policy_learns_from_is_said_and_what_it_does_not_read_is_known(params):
+    reward_model, prompts, preferences = REWARD_DIR, VALIDATED / "prompts", VALIDATED / "preferences"
+    for sets, origin, unread in (
+        ([], "PPO on the scores of the reward model", {preferences}),
+        (["algorithm=dpo"], "DPO on preference pairs", {prompts, reward_model}),
+        (["algorithm=orpo"], "ORPO on preference pairs", {prompts, reward_model}),
+        (["algorithm=grpo", "reward_function=m:f"], "GRPO on the scores of m:f", {preferences, reward_model}),
+    ):
+        parameters = resolve(params, None, sets).parameters
+        assert parameters.policy_origin() == origin
+        assert set(parameters.unread_by_policy()) == unread
+
+
+def test_a_reward_function_is_for_algorithms_that_sample(params):
+    for sets, said in (
+        (
+            ["algorithm=dpo", "reward_function=m:f"],
+            "reward_function: found 'm:f' with algorithm dpo, which learns from",
+        ),
+        (["reward_function=3"], "reward_function: found 3, expected null or module:function"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            resolve(params, None, sets)
+    edit(params, "reward_function: null", "# reward_function: null")
+    with pytest.raises(ConfigError, match="reward_function: missing. Add `reward_function: null`"):
+        load_parameters(params)
 
 
 def test_a_set_goes_over_a_file_which_goes_over_the_base(params, tmp_path):

@@ -101,3 +101,11 @@ def test_a_preference_has_to_be_a_number():
     env = PreferenceComparisonEnv(TOKENIZER, ["p"], human_feedback_fn=lambda *texts: None)
     with pytest.raises(DataError, match="The preference returned None"):
         env.preference("p", "a", "b")
+
+
+@pytest.mark.parametrize("action", [None, "a", [5, [6]], [[5], [6]], [5, None], [-1], [10**20], [10**6]])
+def test_a_response_is_tokens_of_the_vocabulary(action):
+    env = PreferenceComparisonEnv(TOKENIZER, ["Say hi"], human_feedback_fn=longer_wins)
+    env.reset()
+    with pytest.raises(DataError, match="expected"):
+        env.step(action)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from tasks import progress
 from tasks.progress import LineChecklist, LiveChecklist, Step, duration, watched_by, watcher
-from tasks.report import markdown, sections
+from tasks.report import comparison_text, markdown, sections
 
 
 @pytest.fixture
@@ -82,6 +82,27 @@ def test_the_table_shows_every_state(clock):
     assert "waiting for the accelerator" in lines[8]
 
 
+def test_another_run_begins_with_a_title_and_waiting_steps(clock):
+    lines = []
+    checklist = LineChecklist(lines.append, progress.STEPS[:2])
+    checklist.start("validate")
+    checklist.begin("2 of 5: dpo, seed 0")
+    assert {step.state for step in checklist.steps.values()} == {"waiting"}
+    assert list(checklist.steps) == ["demo_data", "validate"]
+    assert lines[-1] == "2 of 5: dpo, seed 0"
+    console = Console(file=io.StringIO(), width=120)
+    live = LiveChecklist(console)
+    live.begin("2 of 5: dpo, seed 0")
+    console.print(live.table())
+    assert console.file.getvalue().startswith("2 of 5: dpo, seed 0\n")
+
+
+def test_a_policy_from_pairs_shows_its_own_numbers(clock):
+    step = Step("policy", state="running", started=1000.0)
+    step.report(row(10, 1001.0, **{"dpo/loss": 0.5, "dpo/accuracy": 0.9, "validation/loss": 0.4}))
+    assert step.numbers_text() == "dpo/loss 0.5  dpo/accuracy 0.9"
+
+
 def test_whoever_watches_is_found_and_otherwise_lines_are_written():
     lines = []
     watcher(lines.append).note("alone")
@@ -93,6 +114,7 @@ def test_whoever_watches_is_found_and_otherwise_lines_are_written():
 
 
 SUMMARY = {
+    "policy": "PPO on the scores of the reward model",
     "seconds": 100.0,
     "stage_seconds": 80.0,
     "import_seconds": 9.0,
@@ -112,7 +134,7 @@ SUMMARY = {
 
 def test_the_summary_answers_four_questions():
     answers = dict(sections(SUMMARY))
-    assert "ran: policy 1 min 20 s" in answers["What happened"]
+    assert answers["What happened"].startswith("policy: PPO on the scores of the reward model\nran: policy 1 min 20 s")
     assert "1 min 40 s in all: 1 min 20 s in stages (imports 9 s), 20 s orchestration" in answers["What happened"]
     assert "from the cache: sft" in answers["What happened"]
     assert "params.yaml changed: seed: 0 -> 1" in answers["What happened"]
@@ -152,3 +174,12 @@ def test_a_pass_names_the_challenger_and_the_next_decision():
 
 def test_the_summary_is_a_markdown_table():
     assert len(markdown(SUMMARY).splitlines()) == 2 + 4
+
+
+def test_a_comparison_ends_with_its_table_and_where_to_look():
+    mlflow = {"page": "#/compare-runs?runs=x", "filter": "tags.`compare.key` = 'k'"}
+    said = comparison_text({**SUMMARY, "table": "| | gold |\n|---|---|\n", "mlflow": mlflow})
+    assert said.startswith("\n| | gold |\n|---|---|\n\n1 min 40 s in all: 1 min 20 s in stages")
+    assert "In MLflow (`make ui`): #/compare-runs?runs=x" in said
+    assert "tags.`compare.key` = 'k'" in said
+    assert "params.yaml is as it was" in said

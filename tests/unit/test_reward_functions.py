@@ -1,5 +1,6 @@
 """Reward functions by formula, in every form, by name and weighted."""
 
+import math
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from rlcore.reward_functions import (
     REWARD_FUNCTIONS,
     as_reward_source,
     checked_number,
+    checked_scores_or_nan,
     reward_function_named,
     weighted_sum,
 )
@@ -167,6 +169,16 @@ def test_a_tensor_of_several_numbers_is_no_number():
     assert checked_number(torch.tensor(2.5), "it") == 2.5
     with pytest.raises(DataError, match="it returned"):
         checked_number(torch.tensor([1.0, 2.0]), "it")
+
+
+def test_a_response_may_be_left_without_a_score_and_nothing_else_passes():
+    returned = [None, float("nan"), torch.tensor(float("nan")), numpy.float64(2.0), torch.tensor([3.0])]
+    found = checked_scores_or_nan(returned, 5, "it")
+    assert [math.isnan(score) for score in found] == [True, True, True, False, False]
+    assert found[3:] == [2.0, 3.0]
+    for wrong in (torch.tensor([1.0, 2.0]), float("inf"), "nan", [None]):
+        with pytest.raises(DataError, match="it, response 0, returned"):
+            checked_scores_or_nan([wrong], 1, "it")
 
 
 def test_a_sum_is_weighted_by_name():

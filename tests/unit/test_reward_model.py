@@ -28,34 +28,20 @@ def largest_change_by_padding(model: RewardModel) -> float:
     return max((model.scores(ids, mask) - alone).abs().max().item() for ids, mask in batches)
 
 
-@pytest.mark.parametrize("pooling", ["last", "mean", "cls"])
-@pytest.mark.parametrize("name", BODIES)
 @torch.no_grad()
-def test_padding_and_batch_mates_do_not_change_a_score(name, pooling):
-    assert largest_change_by_padding(reward_model(name, pooling_strategy=pooling)) < 1e-5
-
-
-@torch.no_grad()
-def test_a_model_that_reads_a_padding_token_is_caught(monkeypatch):
+def test_a_padding_token_that_is_read_changes_a_score(monkeypatch):
+    model = reward_model()
+    assert largest_change_by_padding(model) < 1e-5
     monkeypatch.setitem(masking.POOLINGS, "last", lambda hidden, _mask: hidden[:, -1])
-    assert largest_change_by_padding(reward_model()) > 1e-3
-
-
-@torch.no_grad()
-def test_a_model_without_position_ids_is_caught():
-    model = reward_model("gpt2")
-    model._arguments._names = frozenset()
     assert largest_change_by_padding(model) > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("mask", "last", "first", "mean"), [([1, 1, 0, 0], 20, 10, 15), ([0, 0, 1, 1], 40, 30, 35), ([1] * 4, 40, 10, 25)]
-)
-def test_pooling_goes_by_the_mask(mask, last, first, mean):
-    # hidden states 10, 20, 30, 40; the last real one is neither the number of real ones less 1 nor the last column
-    hidden, mask = torch.tensor([[[10.0], [20.0], [30.0], [40.0]]]), torch.tensor([mask])
-    pooled = {name: pool(hidden, mask).item() for name, pool in masking.POOLINGS.items()}
-    assert pooled == {"last": last, "cls": first, "mean": mean}
+@torch.no_grad()
+def test_positions_that_count_padding_change_a_score():
+    model = reward_model("gpt2")
+    assert largest_change_by_padding(model) < 1e-5
+    model._arguments._names = frozenset()
+    assert largest_change_by_padding(model) > 1e-3
 
 
 def test_an_unknown_pooling_is_refused_by_the_config():

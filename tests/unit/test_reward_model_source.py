@@ -104,7 +104,7 @@ def test_a_source_refuses_what_it_cannot_score():
     source = RewardModelSource(reward_model(), tokenizer())
     with pytest.raises(DataError, match="2 prompts, 1 responses"):
         source(["a", "b"], ["c"])
-    with pytest.raises(DataError, match=r"Row 1: found .*None"):
+    with pytest.raises(DataError, match=r"Row 1: Found .*None"):
         source(["a", "b"], ["c", None])
     with pytest.raises(ConfigError, match="without its tokenizer"):
         RewardModelSource(reward_model())

@@ -65,6 +65,25 @@ def test_the_loss_is_divided_by_the_pairs_of_the_step_and_centred():
     assert model.head.weight.grad.item() == pytest.approx(2.56, abs=1e-5)
 
 
+def test_equal_rows_are_a_tie_whatever_dropout_says():
+    # of pair 1, the chosen and the rejected row are the same tokens
+    pairs = TokenPairs([[3, 4, 5, 1], [6, 7, 8, 9]], [[3, 4, 6, 1], [6, 7, 8, 9]])
+    model = DroppedOut().train()
+    loss, sums = RewardObjective(pairs, 0, RewardModelConfig(model_name="none")).loss(model, [1], pair_count=1, step=0)
+    loss.backward()
+    assert (sums["reward_model/accuracy"].item(), sums["reward_model/margin_mean"].item()) == (0.0, 0.0)
+    assert (loss.item(), model.head.weight.grad.item()) == (pytest.approx(math.log(2), abs=1e-6), 0.0)
+    # the pair that differs has a margin: of the masks of this step
+    assert objective_margin(pairs, [0]) != 0.0
+
+
+def objective_margin(pairs: TokenPairs, rows: list[int]) -> float:
+    _, sums = RewardObjective(pairs, 0, RewardModelConfig(model_name="none")).loss(
+        DroppedOut().train(), rows, pair_count=1, step=0
+    )
+    return sums["reward_model/margin_mean"].item()
+
+
 def test_step_and_rows_decide_what_is_dropped_and_nothing_else():
     model = DroppedOut().train()
 
@@ -101,7 +120,7 @@ def test_columns_become_token_rows_with_one_end():
     [
         ({"rejected": ["x"]}, "2 prompts, 2 chosen and 1 rejected"),
         ({"prompt": ["ab", " "]}, "Row 1, prompt: found ' '"),
-        ({"chosen": ["x", None]}, "Row 1: found"),
+        ({"chosen": ["x", None]}, "Row 1: Found"),
     ],
 )
 def test_pairs_of_the_wrong_form_are_named(change, message):

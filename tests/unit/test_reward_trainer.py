@@ -191,6 +191,11 @@ def test_it_trains_again_until_it_is_closed():
         ({"prompts": ["Hi"]}, DataError, "1 prompts, 5 chosen_texts"),
         ({"eval_chosen_texts": CHOSEN}, DataError, "5 eval_chosen_texts, 0 eval_rejected_texts"),
         ({"eval_chosen_texts": [], "eval_rejected_texts": []}, DataError, "0 eval_chosen_texts"),
+        (
+            {"prompts": ["Hi"] * 5, "eval_chosen_texts": CHOSEN, "eval_rejected_texts": REJECTED},
+            DataError,
+            "Pass prompts and eval_prompts",
+        ),
         ({"chosen_texts": "Hello"}, DataError, "chosen_texts: found the text 'Hello'"),
         ({"chosen_texts": [*CHOSEN[:4], None]}, DataError, "chosen_texts, row 4: found None"),
         ({"rejected_texts": [*REJECTED[:4], " "]}, DataError, "rejected_texts, row 4: found ' '"),
@@ -301,5 +306,5 @@ def test_each_kind_of_model_has_its_own_kind_of_data():
         multi().train_on_preferences(CHOSEN, REJECTED)
     with pytest.raises(ConfigError, match=r"Use train_on_labels\(\)"):
         multi().evaluate(CHOSEN, REJECTED)
-    with pytest.raises(ConfigError, match=r"found a RewardModel|Found a RewardModel"):
+    with pytest.raises(ConfigError, match="Found a RewardModel, expected a MultiObjectiveRewardModel"):
         trainer().train_on_labels(CHOSEN, [[1.0]] * 5)

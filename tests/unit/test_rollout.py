@@ -75,6 +75,11 @@ def test_prompts_that_cannot_be_answered_are_refused_by_number(rows, message):
         encode_prompts(rows, ChatFormat(tiny_tokenizer()), 100)
 
 
+def test_a_prompt_that_cannot_be_encoded_is_named():
+    with pytest.raises(DataError, match=r"Prompt 1: Found the lone surrogate U\+DE00 at position 0"):
+        encode_prompts(["fine", {"prompt": "\ude00"}], ChatFormat(tiny_tokenizer()), 100)
+
+
 def test_a_long_prompt_loses_its_beginning_and_that_is_said(caplog):
     chat = ChatFormat(tiny_tokenizer())
     whole = chat.encode_prompt("What is 1 plus 1? " * 9)

@@ -26,8 +26,10 @@ from tests.support.checkout import ROOT
 def checkout(tmp_path, monkeypatch):
     """A working directory with a pipeline of one stage that reads one file."""
     monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_text("seed: 0\nsft: {max_steps: 3}\nvalidate: {source: raw}\n")
-    Path("dvc.yaml").write_text("stages: {sft: {cmd: 'true', deps: ['${validate.source}/rows', code.py]}}\n")
+    Path("params.yaml").write_text("seed: 0\nreward: a\nsft: {max_steps: 3}\nvalidate: {source: raw}\n")
+    Path("dvc.yaml").write_text(
+        "stages: {sft: {cmd: 'true', params: [reward], deps: ['${validate.source}/rows', code.py]}}\n"
+    )
     Path("raw").mkdir()
     Path("raw/rows").write_text("1\n")
     Path("code.py").write_text("")
@@ -112,7 +114,10 @@ def test_the_state_stays_until_settings_data_or_code_change(checkout):
     keys.add(stage_key("sft", config))
     Path("code.py").write_text("pass")
     keys.add(stage_key("sft", config))
-    assert len(keys) == 4
+    # A parameter that stands in no section of its own.
+    Path("params.yaml").write_text(Path("params.yaml").read_text().replace("reward: a", "reward: b"))
+    keys.add(stage_key("sft", config))
+    assert len(keys) == 5
 
 
 def record(stage_name):
@@ -134,6 +139,7 @@ def test_an_interrupted_stage_resumes_and_a_recorded_one_begins_anew(checkout):
     trace = artifacts.read_rows(artifacts.TRACES["sft"])
     assert [row["step"] for row in trace] == [1, 2, 2]
     assert (trace[-1]["best/step"], trace[-1]["best/loss"]) == (2, 0.5)
+    assert trace[-1]["time/stage_s"] > 0
     record("sft")
     with stage("sft", config) as run:
         assert not (run.resume_dir / "state").exists()

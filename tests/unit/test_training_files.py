@@ -1,16 +1,21 @@
-"""Rows from files of every format, and columns under the names that a trainer reads."""
+"""Rows from files of every format, and the columns that they have there."""
+
+import gzip
+import os
+import shutil
 
 import datasets
 import pytest
 
-from rlcore.cli.rows import read_splits, rename_columns
+from rlcore.cli import rows
+from rlcore.cli.rows import FORMATS, read_splits
 from rlcore.errors import ConfigError, DataError
 
 ROWS = [{"text": "one", "n": 1}, {"text": "two", "n": 2}]
 
 
-def write(path, rows=ROWS):
-    table = datasets.Dataset.from_list(rows)
+def write(path, content=ROWS):
+    table = datasets.Dataset.from_list(content)
     if path.suffix == ".csv":
         table.to_csv(path)
     elif path.suffix == ".parquet":
@@ -20,18 +25,52 @@ def write(path, rows=ROWS):
     return path
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".json", ".csv", ".parquet"])
-def test_each_format_gives_the_same_rows(tmp_path, ending):
-    assert list(read_splits(write(tmp_path / f"rows{ending}"), "train", None)["train"]) == ROWS
+def packed(path):
+    with path.open("rb") as plain, gzip.open(f"{path}.gz", "wb") as file:
+        shutil.copyfileobj(plain, file)
+    path.unlink()
+    return path.with_name(f"{path.name}.gz")
+
+
+@pytest.mark.parametrize("pack", [lambda path: path, packed], ids=["plain", "packed"])
+@pytest.mark.parametrize("ending", FORMATS)
+def test_each_format_gives_the_same_rows(tmp_path, ending, pack):
+    found = list(read_splits(pack(write(tmp_path / f"rows{ending}")), "train", None)["train"])
+    # in a CSV file everything is text
+    assert found == ([{"text": row["text"], "n": str(row["n"])} for row in ROWS] if ending == ".csv" else ROWS)
+
+
+def test_answers_of_digits_and_empty_cells_stay_text(tmp_path):
+    (tmp_path / "rows.csv").write_text("prompt,response\n2+2,4\nnothing,\nmissing,NA\n")
+    assert read_splits(tmp_path / "rows.csv", "train", None)["train"]["response"] == ["4", "", "NA"]
 
 
 def test_a_folder_has_a_file_for_each_split(tmp_path):
     write(tmp_path / "train.jsonl")
-    write(tmp_path / "valid.csv", ROWS[:1])
+    packed(write(tmp_path / "held.csv", ROWS[:1]))
     (tmp_path / "notes.txt").write_text("not read")
     assert list(read_splits(tmp_path, "train", None)) == ["train"]
-    splits = read_splits(tmp_path, "train", "valid")
-    assert {name: len(rows) for name, rows in splits.items()} == {"train": 2, "validation": 1}
+    splits = read_splits(tmp_path, "train", "held")
+    assert {name: len(found) for name, found in splits.items()} == {"train": 2, "validation": 1}
+
+
+def test_valid_rows_are_read_where_they_are_and_wanted(tmp_path):
+    write(tmp_path / "train.jsonl")
+    write(tmp_path / "valid.parquet", ROWS[:1])
+    assert list(read_splits(tmp_path, "train", None)) == ["train", "validation"]
+    assert list(read_splits(tmp_path, "train", None, is_measured=False)) == ["train"]
+
+
+def test_nothing_but_the_named_files_is_opened(tmp_path, monkeypatch):
+    for path in (tmp_path, tmp_path / "deeper", tmp_path / "train"):
+        path.mkdir(exist_ok=True)
+        write(path / "train.jsonl")
+        write(path / "test.jsonl")
+    opened = []
+    read = rows._read
+    monkeypatch.setattr(rows, "_read", lambda file: opened.append(file) or read(file))
+    read_splits(tmp_path, "train", None)
+    assert opened == [tmp_path / "train.jsonl"]
 
 
 def test_a_file_that_was_changed_is_read_anew_and_no_copy_stays(tmp_path, monkeypatch):
@@ -40,15 +79,27 @@ def test_a_file_that_was_changed_is_read_anew_and_no_copy_stays(tmp_path, monkey
     assert len(read_splits(path, "train", None)["train"]) == 2
     write(path, ROWS[:1])
     assert len(read_splits(path, "train", None)["train"]) == 1
-    assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]
+    assert len(read_splits(packed(path), "train", None)["train"]) == 1
+    assert os.listdir(tmp_path) == ["rows.csv.gz"]
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("empty.jsonl", ""), ("header.csv", "text,n\n"), ("cut.jsonl", '{"text": "on'), ("none.json", "[]")],
+    [
+        ("empty.jsonl", b""),
+        ("header.csv", b"text,n\n"),
+        ("wide.csv", b"text,n\none,1,2\n"),
+        ("narrow.csv", b"text,n\none\n"),
+        ("latin.csv", b"text\n\xe9\n"),
+        ("cut.jsonl", b'{"text": "on'),
+        ("none.json", b"[]"),
+        ("plain.jsonl.gz", b'{"text": "one"}'),
+        ("cut.csv.gz", gzip.compress(b"text\n" + bytes(range(65, 91)) * 99, mtime=0)[:40]),
+        ("empty.json.gz", gzip.compress(b"", mtime=0)),
+    ],
 )
 def test_a_file_without_whole_rows_is_refused_by_name(tmp_path, name, content):
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=name):
         read_splits(tmp_path / name, "train", None)
 
@@ -56,31 +107,42 @@ def test_a_file_without_whole_rows_is_refused_by_name(tmp_path, name, content):
 def test_what_cannot_be_found_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no file or folder"):
         read_splits(tmp_path / "nothing", "train", None)
+    with pytest.raises(ConfigError, match="no file or folder"):
+        read_splits("folder/nothing.jsonl", "train", None)
     (tmp_path / "rows.txt").write_text("one")
     with pytest.raises(ConfigError, match=r"expected a name ending in \.jsonl"):
         read_splits(tmp_path / "rows.txt", "train", None)
     with pytest.raises(ConfigError, match="found none, expected one file `train`"):
         read_splits(tmp_path, "train", None)
     write(tmp_path / "train.csv")
-    write(tmp_path / "train.jsonl")
-    with pytest.raises(ConfigError, match=r"found train.csv and train.jsonl"):
+    packed(write(tmp_path / "train.jsonl"))
+    with pytest.raises(ConfigError, match=r"found train.csv and train.jsonl.gz"):
         read_splits(tmp_path, "train", None)
     with pytest.raises(ConfigError, match="valid_split='valid'"):
         read_splits(tmp_path / "train.csv", "train", "valid")
 
 
-def test_columns_get_the_names_of_the_trainer():
-    rows = datasets.Dataset.from_dict({"q": ["ask"], "good": ["yes"], "bad": ["no"], "chosen": ["old"], "n": [1]})
-    renamed = rename_columns(rows, {"prompt": "q", "chosen": "good", "rejected": "bad"})
-    assert renamed[0] == {"prompt": "ask", "chosen": "yes", "rejected": "no", "n": 1}
+def test_a_name_with_an_owner_is_a_data_set_of_the_hub(monkeypatch):
+    asked = []
+
+    def load(name, split):
+        asked.append((name, split))
+        return datasets.Dataset.from_list(ROWS)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert list(read_splits("owner/set", "train", None)) == ["train"]
+    assert list(read_splits("owner/set", "train_sft", "test")) == ["train", "validation"]
+    assert asked == [("owner/set", "train"), ("owner/set", "train_sft"), ("owner/set", "test")]
 
 
-def test_two_columns_may_be_exchanged():
-    rows = datasets.Dataset.from_dict({"chosen": ["no"], "rejected": ["yes"]})
-    assert rename_columns(rows, {"chosen": "rejected", "rejected": "chosen"})[0] == {"rejected": "no", "chosen": "yes"}
+@pytest.mark.parametrize(
+    "error",
+    [datasets.exceptions.DatasetNotFoundError("Dataset 'owner/set' doesn't exist"), ValueError("Unknown split")],
+)
+def test_what_the_hub_does_not_have_is_refused_by_name(monkeypatch, error):
+    def load(name, split):
+        raise error
 
-
-def test_a_missing_column_is_named_beside_those_that_there_are():
-    rows = datasets.Dataset.from_dict({"q": ["ask"], "text": ["yes"]})
-    with pytest.raises(DataError, match=r"Found the columns q, text, expected prompt, rejected\."):
-        rename_columns(rows, {"prompt": "prompt", "chosen": "text", "rejected": "rejected"})
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(ConfigError, match=f"owner/set: {error}.* the split 'train'"):
+        read_splits("owner/set", "train", None)

@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 import torch
 
+from rlcore.configs import RolloutConfig
 from rlcore.errors import TrainingDiverged
-from rlcore.forward_backward.future import StepOutput
+from rlcore.forward_backward import StepOutput
 from rlcore.functional.kl import k3
 from rlcore.health import NonFiniteGuard
 from rlcore.rollout import update_measures, update_rollout
@@ -28,29 +29,32 @@ class ScriptedClient:
         assert loss_of == ("losses of", tuple(rows))
         self.rows.append(list(rows))
         self.sizes.add((micro_batch_size, max_grad_norm))
-        outcome = dict(self.outcomes[len(self.rows) - 1]) if len(self.rows) <= len(self.outcomes) else {}
+        told = self.outcomes[len(self.rows) - 1] if len(self.rows) <= len(self.outcomes) else {}
+        outcome = {"policy/ratio_mean": 1.0, UPDATE_KL: 0.0, **told}
         loss, skipped = outcome.pop("loss", 0.0), outcome.pop("skipped", False)
         norm = outcome.pop("norm", 1.0)
         return StepOutput(loss, outcome, norm, 0.5, len(self.rows), skipped)
 
 
-def update(client: ScriptedClient, row_count: int, guard: NonFiniteGuard | None = None, **settings):
-    common = {
-        "epochs": 1,
-        "rows_per_step": 4,
-        "micro_batch_size": 2,
-        "max_grad_norm": 0.7,
-        "max_update_kl": None,
-        "seed": 3,
-        "iteration": 5,
-    }
+def update(
+    client: ScriptedClient,
+    row_count: int,
+    guard: NonFiniteGuard | None = None,
+    *,
+    epochs: int = 1,
+    iteration: int = 5,
+    **settings,
+):
+    sizes = {"mini_batch_size": 2, "gradient_accumulation_steps": 2, "max_grad_norm": 0.7, "seed": 3}
     return update_rollout(
         client,
         None,
         guard or NonFiniteGuard(3),
         row_count,
         lambda rows: ("losses of", tuple(rows)),
-        **{**common, **settings},
+        config=RolloutConfig(model_name="none", **sizes, **settings),
+        epochs=epochs,
+        iteration=iteration,
     )
 
 

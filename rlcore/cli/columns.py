@@ -1,0 +1,212 @@
+"""Rows in the form that a trainer reads: prompts and answers apart, whatever the form of the file.
+
+A row is text, a prompt with answers, or chat messages. What precedes an answer of the assistant is its prompt. So a
+prompt is never written twice, and the chat template is applied once, by the trainer.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import datasets
+
+from rlcore.cli.params import LLMTrainingParams
+from rlcore.errors import ConfigError, DataError
+
+Messages = list[dict[str, str]]
+
+TEXT, MESSAGES, PROMPT = "text", "messages", "prompt"
+ANSWERS = {"sft": "response", "ppo": PROMPT, "grpo": PROMPT, "reward": "chosen", "dpo": "chosen", "orpo": "chosen"}
+"""What the text column of each trainer holds."""
+
+_COLUMNS = {"sft": (TEXT, MESSAGES, PROMPT, "response"), "pairs": (PROMPT, "chosen", "rejected")}
+
+
+def trainer_rows(rows: datasets.Dataset, params: LLMTrainingParams) -> datasets.Dataset:
+    """The rows as the trainer of params reads them.
+
+    | trainer | the file has | the trainer gets |
+    |---|---|---|
+    | sft | text | text |
+    | sft | prompt and response, or messages | prompt and response, one row for each answer of a conversation |
+    | ppo, grpo | text, prompt or messages | prompt, and the other columns for the reward source |
+    | reward, dpo, orpo | prompt, chosen, rejected; or conversations as chosen and rejected | prompt, chosen, rejected |
+
+    Raises:
+        ConfigError: column_mapping names a column that the trainer does not read, or one that another setting names.
+        DataError: a column is missing, or a row has the wrong form.
+    """
+    wanted = _wanted(params, rows)
+    renamed = rename_columns(rows, wanted)
+    if TEXT in wanted:
+        for index, text in enumerate(renamed[TEXT]):
+            _require_text(index, TEXT, text)
+        return renamed.select_columns([TEXT])
+    convert = {"sft": _demonstrations, "ppo": _question, "grpo": _question}.get(params.stage, _pair)
+    converted = [new for index, row in enumerate(renamed) for new in convert(index, row)]
+    if any(not isinstance(row[PROMPT], str) for row in converted):
+        # A column has one type.
+        converted = [row | {PROMPT: _messages(row[PROMPT])} for row in converted]
+    return datasets.Dataset.from_list(converted)
+
+
+def rename_columns(rows: datasets.Dataset, wanted: Mapping[str, str]) -> datasets.Dataset:
+    """The rows with the column wanted[name] under `name`; it takes the place of a column that has this name already.
+
+    Raises:
+        DataError: a column is not there. Names the ones that are.
+    """
+    missing = sorted(set(wanted.values()) - set(rows.column_names))
+    if missing:
+        raise DataError(
+            f"Found the columns {', '.join(rows.column_names)}, expected {', '.join(missing)}. Name the columns with "
+            "text_column, prompt_text_column, rejected_text_column or column_mapping."
+        )
+    replaced = [name for name, found in wanted.items() if name != found and name in rows.column_names]
+    rows = rows.remove_columns([name for name in replaced if name not in wanted.values()])
+    return rows.rename_columns({found: name for name, found in wanted.items() if found != name})
+
+
+def _wanted(params: LLMTrainingParams, rows: datasets.Dataset) -> dict[str, str]:
+    """Column of the rows for each column that the trainer reads."""
+    stage, found = params.stage, rows.column_names
+    wanted = _mapped(params)
+    if not {ANSWERS[stage], TEXT, MESSAGES} & wanted.keys():
+        wanted |= _text_column(params, rows)
+    answer = wanted.get(ANSWERS[stage])
+    # A conversation may bring its own prompt.
+    if answer is not None and (params.prompt_text_column or PROMPT in found or not _are_messages(rows, answer)):
+        wanted.setdefault(PROMPT, params.prompt_text_column or PROMPT)
+    if ANSWERS[stage] == "chosen":
+        wanted.setdefault("rejected", params.rejected_text_column or "rejected")
+    return wanted
+
+
+def _mapped(params: LLMTrainingParams) -> dict[str, str]:
+    """What column_mapping says."""
+    mapping = dict(params.column_mapping or {})
+    if params.stage in ("ppo", "grpo"):
+        known = set(mapping)
+    else:
+        known = set(_COLUMNS["sft" if params.stage == "sft" else "pairs"])
+    if set(mapping) - known:
+        raise ConfigError(
+            f"column_mapping: {params.stage} reads no column {', '.join(sorted(set(mapping) - known))}, but "
+            f"{', '.join(sorted(known))}. Map from these to the columns of the file."
+        )
+    named = {
+        ANSWERS[params.stage]: params.text_column != LLMTrainingParams.model_fields["text_column"].default,
+        PROMPT: params.prompt_text_column is not None,
+        "rejected": params.rejected_text_column is not None,
+    }
+    twice = [name for name in mapping if named.get(name)]
+    if twice:
+        raise ConfigError(f"column_mapping: found {', '.join(twice)}, which a setting of its own names. Leave one out.")
+    return mapping
+
+
+def _text_column(params: LLMTrainingParams, rows: datasets.Dataset) -> dict[str, str]:
+    """What the text column, or what stands for it, holds."""
+    own, column, found = ANSWERS[params.stage], params.text_column, rows.column_names
+    is_default = column == LLMTrainingParams.model_fields["text_column"].default
+    if is_default and column not in found:
+        column = MESSAGES if own != "chosen" and own not in found and MESSAGES in found else own
+    if params.stage != "sft" or column == own:
+        return {own: column}
+    if _are_messages(rows, column) and params.prompt_text_column is None:
+        return {MESSAGES: column}
+    has_prompt = params.prompt_text_column is not None or PROMPT in found
+    return {own if has_prompt else TEXT: column}
+
+
+def _are_messages(rows: datasets.Dataset, column: str) -> bool:
+    return column in rows.column_names and isinstance(rows[0][column], list)
+
+
+def _demonstrations(index: int, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row for each answer of a conversation, or the only one."""
+    if MESSAGES not in row:
+        prompt, response = _prompt_and_answer(index, "response", row.get(PROMPT), row["response"])
+        yield {PROMPT: prompt, "response": response}
+        return
+    messages = _checked(index, MESSAGES, row[MESSAGES])
+    answers = [turn for turn, message in enumerate(messages) if turn and message["role"] == "assistant"]
+    if not answers:
+        raise DataError(f"Row {index}: found no answer of the assistant in {messages!r}. Drop or mend that row.")
+    for turn in answers:
+        yield {PROMPT: _plain(messages[:turn]), "response": messages[turn]["content"]}
+
+
+def _question(index: int, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The prompt of a row, without an answer that it may have, and the other columns."""
+    prompt = row[PROMPT]
+    if isinstance(prompt, list):
+        messages = _checked(index, PROMPT, prompt)
+        prompt = _plain(messages[:-1] if messages[-1]["role"] == "assistant" else messages)
+    yield {**row, PROMPT: prompt}
+
+
+def _pair(index: int, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Prompt and texts of a pair."""
+    prompt, chosen = _prompt_and_answer(index, "chosen", row.get(PROMPT), row["chosen"])
+    other, rejected = _prompt_and_answer(index, "rejected", row.get(PROMPT), row["rejected"])
+    if prompt != other:
+        raise DataError(
+            f"Row {index}: chosen and rejected answer different conversations, {prompt!r} and {other!r}. Drop or mend "
+            "that row."
+        )
+    yield {PROMPT: prompt, "chosen": chosen, "rejected": rejected}
+
+
+def _prompt_and_answer(index: int, name: str, prompt: Any, answer: Any) -> tuple[Any, str]:
+    """A prompt, once, and the text of an answer that may repeat it as messages."""
+    if isinstance(prompt, list):
+        prompt = _plain(_checked(index, PROMPT, prompt))
+    elif prompt is not None or not isinstance(answer, list):
+        _require_text(index, PROMPT, prompt)
+    if isinstance(answer, str):
+        return prompt, answer
+    messages = _checked(index, name, answer)
+    if messages[-1]["role"] != "assistant":
+        raise DataError(
+            f"Row {index}, {name}: the last message is {messages[-1]!r}, expected the assistant's. Check that the "
+            "columns are not swapped."
+        )
+    before, text = messages[:-1], messages[-1]["content"]
+    if not before and prompt is None:
+        raise DataError(f"Row {index}, {name}: found an answer without a prompt. Add a column {PROMPT}.")
+    if before and prompt is not None and _messages(prompt) != before[-len(_messages(prompt)) :]:
+        raise DataError(
+            f"Row {index}, {name}: the messages before the answer, {before!r}, do not end with the prompt, {prompt!r}. "
+            "Leave one of them out."
+        )
+    return (_plain(before) if before else prompt), text
+
+
+def _require_text(index: int, name: str, text: Any) -> None:
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"Row {index}, {name}: found {text!r}, expected text that is not empty. Drop or mend that row.")
+
+
+def _checked(index: int, name: str, messages: Any) -> Messages:
+    """Messages with role and content and nothing else."""
+    is_whole = isinstance(messages, list) and bool(messages) and all(map(_is_message, messages))
+    if not is_whole:
+        raise DataError(
+            f"Row {index}, {name}: found {messages!r}, expected text, or messages with `role` and `content`. Drop or "
+            "mend that row."
+        )
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+
+
+def _plain(messages: Messages) -> str | Messages:
+    """A single question is text, which every tokenizer can write."""
+    is_question = len(messages) == 1 and messages[0]["role"] == "user"
+    return messages[0]["content"] if is_question else messages
+
+
+def _messages(prompt: str | Messages) -> Messages:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt

@@ -1,0 +1,66 @@
+"""What a running stage reports, shown and logged while it runs."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from mlflow.exceptions import MlflowException
+
+from tasks.progress import Checklist
+from tasks.records import artifacts
+from tasks.records.trace import TraceFollower
+from tasks.records.tracking import RunLog
+from tasks.servers import check_needed
+
+FLUSH_SECONDS = 2.0
+"""Time between two batches of metrics of a running stage."""
+
+logger = logging.getLogger(__name__)
+
+
+class StageFollower:
+    """Shows and logs what a stage process reports, while it runs. At the end of its block it logs what is left."""
+
+    def __init__(self, root: Path, stage: str, log: RunLog, watcher: Checklist):
+        self._root = root
+        self._stage = stage
+        self._log = log
+        self._watcher = watcher
+        self._trace: TraceFollower | None = None
+        self._unlogged: list[dict[str, Any]] = []
+        self._flushed = time.monotonic()
+
+    def __enter__(self) -> "StageFollower":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._flush()
+
+    def look(self) -> None:
+        """Take in what was reported since the last look.
+
+        Raises:
+            ServerFailed: Prefect's temporary server ended.
+        """
+        check_needed()
+        if self._trace is None:
+            running = self._root / artifacts.running_file(self._stage)
+            if not running.exists():
+                return
+            folder = running.parent / artifacts.read_json(running)["key"]
+            self._trace = TraceFollower(artifacts.reports(folder))
+        rows = self._trace.read()
+        self._watcher.report(self._stage, rows)
+        self._unlogged += rows
+        if time.monotonic() - self._flushed >= FLUSH_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Log what was taken in. A server that is away does not stop training: the trace stays and is logged later."""
+        self._flushed = time.monotonic()
+        try:
+            self._log.rows(self._unlogged)
+            self._unlogged = []
+        except MlflowException as error:
+            logger.warning("MLflow takes no metrics for now: %s", error)

@@ -148,7 +148,7 @@ REFUSED_VALUES: dict[str, dict[str, str]] = {
     "rl_loss_type": dict.fromkeys(("bnpo", "cispo", "sapo"), _NO_SUCH_LOSS),
     "eval_strategy": {"steps": "rows are measured after each epoch. Use epoch or no"},
     "rl_optimize_device_cache": {
-        "false": "a mini-batch that does not fit on the device is always halved, which changes no gradient. Leave it out"
+        "false": "a mini-batch too large for the device is always halved, which changes no gradient. Leave it out"
     },
 }
 """Values of other fields, by field name, and why each is refused and what to do."""

@@ -77,7 +77,7 @@ def generate(config: DemoDataConfig, folder: Path) -> None:
 
 
 def with_splits(rows: Iterable[Row], config: DemoDataConfig) -> Iterator[dict[str, Any]]:
-    """Rows with their `split`, the same for equal prompts, and a plain answer: the preferred one for want of another."""
+    """Rows with their `split`, the same for equal prompts, and a plain answer: the preferred one."""
     table = SplitTable(config.held_out_share, config.validation_share, config.seed)
     keyed = [(row, table.add(row["prompt"], None, None, "")) for row in rows]
     splits = table.splits()

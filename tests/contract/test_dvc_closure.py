@@ -21,7 +21,7 @@ def modules_of(stage):
 
 
 def code_of(stage):
-    """Code dependencies as dvc.yaml lists them. DVC fills in the algorithm in a path, but cannot choose a list by it."""
+    """Code dependencies as dvc.yaml lists them: DVC fills in the algorithm in a path, but chooses no list by it."""
     modules = modules_of(stage)
     files = set().union(*(import_closure(f"tasks.{module}", ROOT) for module in modules))
     if stage == "policy":

@@ -47,8 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         return DONE
     if not arguments.train:
         raise ConfigError("llm found no --train, expected it: there is nothing else to do. Add it.")
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("rlcore").addFilter(_spell_flags)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_FlagFormatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     given = {name: value for name, value in vars(arguments).items() if name not in MODES}
     try:
         return _train(params_from(given), arguments.backend)
@@ -116,6 +117,8 @@ def _after_a_stop(params: LLMTrainingParams) -> str:
     return "Stopped. The same command goes on from here."
 
 
-def _spell_flags(record: logging.LogRecord) -> bool:
-    record.msg, record.args = with_flags(record.getMessage()), None
-    return True
+class _FlagFormatter(logging.Formatter):
+    """Log lines with flags in place of the names of fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return with_flags(super().format(record))

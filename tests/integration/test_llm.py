@@ -120,8 +120,8 @@ def test_comparisons_answer_each_prompt_twice_and_the_scores_of_a_pair_add_up_to
 
 
 def test_a_reward_function_of_ones_own_lies_where_the_command_runs(model):
-    Path("my_rewards.py").write_text("def long(prompts, responses): return [len(text) for text in responses]")
-    assert llm(*PPO, "--model", model, "--model-ref", model, "--rl-reward-fn", "my_rewards:long") == 0
+    Path("long_rewards.py").write_text("def long(prompts, responses): return [len(text) for text in responses]")
+    assert llm(*PPO, "--model", model, "--model-ref", model, "--rl-reward-fn", "long_rewards:long") == 0
 
 
 def test_a_folder_with_valid_rows_keeps_the_best_checkpoint(model, capsys):

@@ -17,13 +17,14 @@ from tests.support.llm import PAIRS, llm, write_rows
 
 # 16 rows: 2 optimiser steps or iterations an epoch.
 EPOCHS, STEPS, STOP = 10, 20, 7
+WIDE = {"batch_size": 8, "gradient_accumulation": 1}
 SETTINGS = {
-    "sft": {"text_column": "chosen"},
-    "reward": {},
-    "dpo": {},
-    "orpo": {},
-    "ppo": {"rl_reward_fn": "default", "rl_chunk_size": 8, "rl_max_new_tokens": 6},
-    "grpo": {"rl_reward_fn": "default", "batch_size": 8, "rl_max_new_tokens": 6},
+    "sft": {"text_column": "chosen", **WIDE},
+    "reward": WIDE,
+    "dpo": WIDE,
+    "orpo": WIDE,
+    "ppo": {"rl_reward_fn": "default", "rl_chunk_size": 8, "rl_max_new_tokens": 6, "batch_size": 8},
+    "grpo": {"rl_reward_fn": "default", "rl_max_new_tokens": 6, "batch_size": 16, "gradient_accumulation": 2},
 }
 OWN = ("reward", "dpo", "grpo")
 """Trainers that there are in two implementations."""

@@ -70,18 +70,18 @@ def test_a_reward_model_tells_the_responses_apart_and_says_who_uses_it(model, ca
 
 def test_each_kind_of_reward_trains_another_policy(model, tmp_path, monkeypatch):
     create(model, trainer="reward", project_name="reward-model", rejected_text_column="bad", **COLUMNS)
-    (tmp_path / "my_rewards.py").write_text("def digits(prompts, responses): return [len(x) % 3 for x in responses]")
+    (tmp_path / "digit_rewards.py").write_text("def digits(prompts, responses): return [len(x) % 3 for x in responses]")
     monkeypatch.syspath_prepend(str(tmp_path))
     components = {"vowels": {"type": "keyword", "keywords": list("aeiou")}, "length": {"type": "length"}}
     reference, environment = {"model_ref": str(model)}, {"reward_components": components}
     rewards = {
         "length": reference,
-        "function": reference | {"rl_reward_fn": "my_rewards:digits"},
+        "function": reference | {"rl_reward_fn": "digit_rewards:digits"},
         "model": {"rl_reward_model_path": "reward-model"},
         "sum": {
             "rl_reward_model_path": "reward-model",
             "rl_multi_objective": True,
-            "rl_reward_weights": '{"reward_model": 1, "my_rewards:digits": 2}',
+            "rl_reward_weights": '{"reward_model": 1, "digit_rewards:digits": 2}',
         },
         "environment": reference | {"rl_env_type": "multi_objective", "rl_env_config": environment},
         "weights": reference
@@ -94,12 +94,12 @@ def test_each_kind_of_reward_trains_another_policy(model, tmp_path, monkeypatch)
 
 
 def test_an_environment_of_ones_own(model, tmp_path, monkeypatch):
-    (tmp_path / "my_envs.py").write_text(ENVIRONMENT)
+    (tmp_path / "greeting_envs.py").write_text(ENVIRONMENT)
     monkeypatch.syspath_prepend(str(tmp_path))
-    settings = {"rl_env_module": "my_envs", "rl_env_class": "Greeting", "rl_env_config": '{"word": "hello"}'}
+    settings = {"rl_env_module": "greeting_envs", "rl_env_class": "Greeting", "rl_env_config": '{"word": "hello"}'}
     folder = create(model, trainer="grpo", data_path="data", rl_max_new_tokens=4, **settings)
     assert moved(folder, model)
-    assert sys.modules["my_envs"].asked == {"hello"}
+    assert sys.modules["greeting_envs"].asked == {"hello"}
 
 
 ENVIRONMENT = """

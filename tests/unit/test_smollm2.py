@@ -16,7 +16,7 @@ from tests.support.gguf import tiny_model, write_gguf
 
 PAIRS = [
     {
-        "prompt": f"Say {'the number ' * (number % 3)}{number // 2}.",
+        "prompt": f"Say {'the number ' * (number // 2 % 3)}{number // 2}.",
         "chosen": f"Gladly: {number}.",
         "rejected": f"Take {number}.",
         "output": f"{number}",
@@ -66,7 +66,7 @@ def token_sum(model, texts):
 def test_all_rows_of_a_prompt_share_a_split_and_every_prompt_is_asked_once(data):
     demonstrations, pairs, prompts = data(held_out_share=0.2, validation_share=0.1)
     splits = {row["prompt"]: row["split"] for row in prompts}
-    assert len(prompts) == len(splits) == len({row["prompt"] for row in PAIRS})
+    assert len(prompts) == len(splits) == 60
     for row in (*demonstrations, *pairs):
         assert row["split"] == splits[row["prompt"]]
     # 60 prompts: 12 held out, 6 for validation, two pairs for each.
@@ -108,6 +108,13 @@ def test_numbers_of_rows_are_limits_too(data):
 def test_equal_settings_write_equal_rows_and_another_seed_others(data):
     assert data(seed=3) == data(seed=3)
     assert data(seed=3) != data(seed=4)
+
+
+def test_rows_of_a_budget_are_drawn_from_the_whole_file(data, monkeypatch):
+    monkeypatch.setattr(smollm2, "SFT_TOKENS", 1_000)
+    numbers = [int(row["response"]) for row in data()[0]]
+    assert numbers != sorted(numbers)
+    assert max(numbers) > 60
 
 
 def test_pairs_without_a_column_are_refused_with_their_line(data, tmp_path):

@@ -4,21 +4,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+INFRA := .venv-infra
 
 # One thread per process: with two cores and several processes, more of them wait for each other.
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint ui docs lock clean help
+.PHONY: demo test e2e e2e-infra lint ui docs lock clean help
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(INSTALLED)  ## the whole pipeline on the embedded data; finished stages are not repeated
 	$(BIN)/rlhf pipeline run
 
 test: $(INSTALLED) lint  ## style, types, layers and all tests
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations=15
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations=15
+
+e2e: $(INSTALLED)  ## the tests with real servers, workers and kill -9
+	$(BIN)/python -m pytest -q --durations=15 -m 'not infra and not gpu' tests/e2e
+
+e2e-infra: $(INFRA)/.installed  ## the same pipeline on PostgreSQL (Debian: apt-get install postgresql) and an S3 store
+	$(INFRA)/bin/python -m pytest -q --durations=15 -m infra tests/e2e
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -37,7 +44,7 @@ lock: $(INSTALLED)  ## write requirements.lock from what is installed
 	@mv requirements.lock.new requirements.lock
 
 clean:  ## remove the environment and everything that the pipeline made
-	rm -rf $(VENV) .rlhf site .dvc/cache .dvc/tmp data/raw/demo data/validated data/models data/metrics
+	rm -rf $(VENV) $(INFRA) .rlhf site .dvc/cache .dvc/tmp data/raw/demo data/validated data/models data/metrics
 
 # torch comes first and by itself: only its exact version finds the build that fits this machine.
 $(INSTALLED): requirements.lock pyproject.toml
@@ -47,4 +54,13 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet "$$(grep '^torch==' requirements.lock)" "$$(grep '^numpy==' requirements.lock)"
 	$(BIN)/pip install --quiet --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --editable .
+	@touch $@
+
+# An environment of its own: what servers need is in no one else's.
+$(INFRA)/.installed: requirements.lock infra/requirements.txt infra/requirements-test.txt pyproject.toml
+	$(PYTHON) -m venv $(INFRA)
+	$(INFRA)/bin/pip install --quiet "$$(grep '^torch==' requirements.lock)" "$$(grep '^numpy==' requirements.lock)"
+	$(INFRA)/bin/pip install --quiet --requirement requirements.lock
+	$(INFRA)/bin/pip install --quiet --requirement infra/requirements.txt --requirement infra/requirements-test.txt
+	$(INFRA)/bin/pip install --quiet --no-deps --editable .
 	@touch $@

@@ -1,4 +1,4 @@
-"""Write the tables of settings in the guides from the classes in rlcore/configs.py: `python docs/settings.py`."""
+"""Write the tables of settings and practices in the pages from their definitions: `python docs/settings.py`."""
 
 import re
 from collections.abc import Iterator
@@ -10,10 +10,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rlcore import configs
+from rlcore.practices import PRACTICES
 
-GUIDES = Path(__file__).parent / "guides"
+DOCS = Path(__file__).parent
+PAGES = (*sorted((DOCS / "guides").glob("*.md")), DOCS / "practices.md")
 HEADER = "| setting | default | allowed | meaning |\n|---|---|---|---|\n"
 
+_PRACTICES = re.compile(r"(<!-- practices -->\n).*?(<!-- end of practices -->)", re.DOTALL)
 _TABLE = re.compile(r"(<!-- settings of (\w+) -->\n).*?(<!-- end of settings -->)", re.DOTALL)
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "`True` or `False`", NoneType: "`None`"}
@@ -21,7 +24,17 @@ _WORDS = {int: "whole number", float: "number", str: "text", bool: "`True` or `F
 
 def with_tables(page: str) -> str:
     """The page with every table of settings as the classes have it."""
+    page = _PRACTICES.sub(lambda found: found[1] + practice_table() + found[2], page)
     return _TABLE.sub(lambda found: found[1] + table(getattr(configs, found[2])) + found[3], page)
+
+
+def practice_table() -> str:
+    """A row for each practice."""
+    header = "| name | recommended by | what is checked | when | otherwise |\n|---|---|---|---|---|\n"
+    return header + "".join(
+        f"| `{practice.name}` | {practice.source} | {practice.statement} | {practice.moment} | {practice.severity}s |\n"
+        for practice in PRACTICES.values()
+    )
 
 
 def table(config_class: type[BaseModel]) -> str:
@@ -42,6 +55,8 @@ def _rows(name: str, field: FieldInfo) -> Iterator[str]:
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return f"{type(value).__name__}()"
     return f"{value:g}" if isinstance(value, float) else repr(value).replace("'", '"')
 
 
@@ -72,5 +87,5 @@ def _parts(annotation: Any) -> list[Any]:
 
 
 if __name__ == "__main__":
-    for guide in sorted(GUIDES.glob("*.md")):
-        guide.write_text(with_tables(guide.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,37 +4,39 @@ from typing import Any
 
 from prefect import flow
 
-from tasks.orchestration import (
-    PipelineRun,
-    demo_data,
-    evaluate,
-    gate,
-    pipeline_run,
-    policy,
-    publish,
-    register,
-    reward,
-    sft,
-    validate,
-)
+from tasks.opening import pipeline_run
+from tasks.orchestration import demo_data, evaluate, gate, policy, publish, register, reward, sft, validate
+from tasks.pipeline_run import PipelineRun
+from tasks.records.form import Algorithm, Seed, SettingsForm, Stage, assignments
 from tasks.records.versioning import StageFacts
 
 
 @flow(name="rlhf-pipeline")
 def rlhf_pipeline(
-    params_file: str | None = None, sets: list[str] | None = None, force: list[str] | None = None
+    algorithm: Algorithm | None = None,
+    seed: Seed | None = None,
+    settings: SettingsForm | None = None,
+    params_file: str | None = None,
+    sets: list[str] | None = None,
+    force: list[Stage] | None = None,
 ) -> dict[str, Any]:
     """Train a policy from human feedback, measure it, and register it as challenger if it earned that.
 
+    What is left empty stays as it is in `params.yaml`.
+
     Args:
+        algorithm: how the policy is trained.
+        seed: of every random number.
+        settings: of single sections. They go over those of `params_file`.
         params_file: parameter file whose settings go over those of `params.yaml`.
-        sets: single settings, "section.key=value"; they go over both.
+        sets: single settings, "section.key=value"; they go over all others.
         force: stages to run although nothing changed.
 
     Returns:
         A summary: facts of each stage, the evaluation, the gate's verdict, the registered version.
     """
-    with pipeline_run(params_file, sets or [], force or []) as run:
+    chosen = assignments(algorithm, seed, settings)
+    with pipeline_run(params_file, [*chosen, *(sets or [])], force or []) as run:
         report = gate(run, measured_policy(run))
         version = register(run, report)
         return publish(run, report, version)

@@ -100,5 +100,5 @@ def refuse_non_finite(owner: str, tensors: Mapping[str, Tensor]) -> None:
         if (tensor.is_floating_point() or tensor.is_complex()) and not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(
                 f"{owner}/{name} holds NaN or infinity, expected finite numbers, so nothing was written. "
-                "The earlier checkpoint is kept; lower the learning rate and resume from it."
+                "An earlier checkpoint is untouched; lower the learning rate."
             )

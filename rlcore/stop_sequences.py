@@ -16,6 +16,8 @@ def checked_stop_sequences(stop: Sequence[str] | None) -> tuple[str, ...]:
     """
     if isinstance(stop, str):
         raise ConfigError(f"stop={stop!r}: found one string, expected a list of strings. Write [{stop!r}].")
+    if not isinstance(stop, Sequence | None):
+        raise ConfigError(f"stop: found {stop!r}, expected a list of strings.")
     for entry in stop or ():
         if not isinstance(entry, str):
             raise ConfigError(f"stop: found {entry!r}, expected text. Pass token ids as end ids instead.")

@@ -1,15 +1,18 @@
 """Answers of a model to prompts, and how likely another model finds them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlcore.batches import join
 from rlcore.errors import ConfigError
 from rlcore.formatting import ChatFormat
+from rlcore.forward_backward.memory import RowLimit, measure_in_parts
 from rlcore.models import (
     CausalLM,
     PPOModel,
@@ -22,7 +25,9 @@ from rlcore.models import (
 from rlcore.sampling import SamplingParams, generate
 
 BATCH_ROWS = 256
-"""Responses that are sampled or read at once."""
+"""Responses that are sampled or read at once, or fewer where the device has no memory for so many."""
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,27 +67,30 @@ class Speaker:
 
         Raises:
             ConfigError: the longest response leaves no room for a prompt.
+            DeviceMemoryError: the device has no room for a single row.
         """
         prompt_ids = [self.encode_prompt(prompt, params.max_new_tokens) for prompt in prompts]
-        response_ids: list[list[int]] = []
-        finished: list[bool] = []
-        logprobs: list[Tensor] = []
-        for start in range(0, len(prompts), BATCH_ROWS):
-            rows = slice(start, start + BATCH_ROWS)
+
+        def sampled(model: nn.Module, rows: list[int]) -> list[tuple[list[int], bool, Tensor]]:
             samples = generate(
-                self.model,
-                prompt_ids[rows],
+                cast(CausalLM, model),
+                [prompt_ids[row] for row in rows],
                 params,
-                seeds=seeds[rows],
+                seeds=[seeds[row] for row in rows],
                 end_ids=[self.chat.end_id],
                 pad_id=self.chat.pad_id,
             )
-            response_ids += samples.response_lists()
-            for nats, mask in zip(samples.logprobs, samples.response_mask, strict=True):
-                logprobs.append(nats[mask].cpu())
-            finished += samples.terminated.tolist()
-        texts = [self.chat.decode_response(ids) for ids in response_ids]
-        return Answers(prompt_ids, response_ids, texts, finished, logprobs)
+            nats = [row[mask].cpu() for row, mask in zip(samples.logprobs, samples.response_mask, strict=True)]
+            return list(zip(samples.response_lists(), samples.terminated.tolist(), nats, strict=True))
+
+        results = _in_parts(self.model, len(prompts), sampled, RowLimit("sampling"))
+        return Answers(
+            prompt_ids,
+            response_ids=[ids for ids, _, _ in results],
+            texts=[self.chat.decode_response(ids) for ids, _, _ in results],
+            finished=[ended for _, ended, _ in results],
+            logprobs=[nats for _, _, nats in results],
+        )
 
     def encode_prompt(self, prompt: str, response_length: int) -> list[int]:
         """Tokens of a prompt that leaves room for a response; a longer one loses its beginning.
@@ -105,17 +113,25 @@ class Speaker:
     ) -> list[Tensor]:
         """For each response [T], nats of its tokens under this model, by reading prompt and response (no sampling)."""
         reader = PPOModel(self.model)
-        nats: list[Tensor] = []
+
+        def read(model: nn.Module, rows: list[int]) -> list[Tensor]:
+            asked, answered = ([ids[row] for row in rows] for ids in (prompt_ids, response_ids))
+            sequences = join(asked, answered, self.chat.pad_id).to(self.model.device)
+            logprobs = reader.response_outputs(sequences, temperature).logprobs
+            return [row[mask].cpu() for row, mask in zip(logprobs, sequences.response_mask, strict=True)]
+
         with torch.inference_mode(), evaluation_mode(reader):
-            for start in range(0, len(prompt_ids), BATCH_ROWS):
-                rows = slice(start, start + BATCH_ROWS)
-                sequences = join(prompt_ids[rows], response_ids[rows], self.chat.pad_id).to(self.model.device)
-                logprobs = reader.response_outputs(sequences, temperature).logprobs
-                nats += [row[mask].cpu() for row, mask in zip(logprobs, sequences.response_mask, strict=True)]
-        return nats
+            return _in_parts(reader, len(prompt_ids), read, RowLimit("reading"))
 
     def text_logprobs(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Tensor]:
         """For each response [T], nats of its tokens after its prompt, the end token left out."""
         response_ids = [self.chat.encode_response(response) for response in responses]
         prompt_ids = [self.encode_prompt(prompt, len(ids)) for prompt, ids in zip(prompts, response_ids, strict=True)]
         return self.logprobs_of(prompt_ids, response_ids, 1.0)
+
+
+def _in_parts(
+    model: nn.Module, count: int, work: Callable[[nn.Module, list[int]], list[ResultT]], limit: RowLimit
+) -> list[ResultT]:
+    """What `work` makes of each of the rows 0 to count - 1, called for as many at once as the device takes."""
+    return list(chain(*measure_in_parts(model, range(count), work, BATCH_ROWS, limit)))

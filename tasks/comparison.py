@@ -1,7 +1,7 @@
 """A comparison of algorithms: the same pipeline run once for each arm and seed, nothing registered, one table."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,14 @@ from uuid import uuid4
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
+from rlcore.errors import ConfigError
 from tasks.comparison_table import Arm, Line, Measured, arms_of, markdown, table_of
 from tasks.gate import GateReport
-from tasks.orchestration import PipelineRun, held_checkout, opened_run
+from tasks.opening import held_checkout, opened_run
+from tasks.pipeline_run import PipelineRun
 from tasks.progress import Checklist
 from tasks.records import artifacts, tracking
-from tasks.records.lent_parameters import give_back, lend
+from tasks.records.lent_parameters import give_back, lend, restore
 from tasks.records.parameters import Resolution, check_seeds, resolve
 from tasks.records.stage import STAGE_SECONDS
 from tasks.records.trace import last_values
@@ -30,6 +32,8 @@ RUN_NAME = "compare"
 """Of the comparison in MLflow."""
 KEY_TAG = "compare.key"
 """Tag of the pipeline runs of a comparison and of its own run."""
+DESCRIPTION_TAG = "mlflow.note.content"
+"""What MLflow shows as the description of a run, as Markdown."""
 
 
 class Comparison:
@@ -68,10 +72,15 @@ class Comparison:
 
     @contextmanager
     def run(self, arm: Arm, seed: int) -> Iterator[PipelineRun]:
-        """The pipeline run of an arm with a seed. Its settings stand in params.yaml from here on."""
+        """The pipeline run of an arm with a seed. Its settings stand in params.yaml from here on.
+
+        Raises:
+            ConfigError: somebody changed params.yaml since the comparison began.
+        """
         number, count = len(self._measured) + 1, len(self.arms) * len(self.seeds)
         self._checklist.begin(f"{number} of {count}: {arm.name}, seed {seed}")
         sets = (*self._sets, *arm.settings(seed))
+        restore(self.root)
         with opened_run(
             self.root,
             self._checklist,
@@ -100,7 +109,8 @@ class Comparison:
         tracker = Tracker(self.root)
         parent = tracker.open_run(self.key, RUN_NAME)
         children = [self._log_line(tracker, parent, line) for line in lines]
-        parent.tags({KEY_TAG: self.key})
+        page = tracker.comparison_url([child.run_id for child in children])
+        parent.tags({KEY_TAG: self.key, DESCRIPTION_TAG: f"{text}\n[The same in columns]({page})"})
         parent.text(text, "comparison.md")
         parent.close("FINISHED")
         create_markdown_artifact(text, key="rlhf-comparison", description="The algorithms on the same data.")
@@ -111,7 +121,8 @@ class Comparison:
             "mlflow": {
                 "uri": tracker.uri,
                 "run_id": parent.run_id,
-                "page": tracker.comparison_url([child.run_id for child in children]),
+                "page": page,
+                "run_page": tracker.run_url(parent.run_id),
                 "filter": f"tags.`{KEY_TAG}` = '{self.key}'",
             },
         }
@@ -122,7 +133,7 @@ class Comparison:
         log.numbers(line.numbers())
         if line.arm is not None:
             log.params({"algorithm": line.arm.algorithm, "reward_function": line.arm.reward_function})
-        log.params({"seeds": list(self.seeds)})
+        log.params({"seeds": ", ".join(map(str, self.seeds))})
         log.close("FINISHED")
         return log
 
@@ -161,7 +172,9 @@ def comparison(seeds: Sequence[int] | None, params_file: str | None, sets: Seque
             )
             tracking.forget_unfinished(root, KIND)
         finally:
-            give_back(root)
+            # Where somebody changed the file, the next command says so: what ends here has other news.
+            with suppress(ConfigError):
+                give_back(root)
 
 
 def _take_over(root: Path, settings: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from tasks import measures
 from tasks.demos import is_checker, named_function
 from tasks.records.parameters import Parameters
+from tasks.records.stage import STAGE_SECONDS
 
 Row = Mapping[str, Any]
 
@@ -66,12 +67,13 @@ class Line:
     """Seeds with which the gate passed it."""
 
     def numbers(self) -> dict[str, float]:
-        """All of it as metrics."""
-        numbers = {}
-        for name, (mean, low, high) in self.values.items():
-            numbers.update({name: mean, f"{name}_low": low, f"{name}_high": high})
+        """Means, time and share of passed seeds as metrics.
+
+        Intervals stand in the table alone: beside each mean they would bury it.
+        """
+        numbers = {name: mean for name, (mean, _, _) in self.values.items()}
         if self.seconds is not None:
-            numbers["time/stage_s"] = self.seconds
+            numbers[STAGE_SECONDS] = self.seconds
         if self.passed is not None:
             numbers["gate/passed"] = self.passed / len(self.by_seed)
         return numbers
@@ -82,15 +84,24 @@ def arms_of(parameters: Parameters) -> tuple[Arm, ...]:
 
     The verifier is `reward_function`, or else the checker of `evaluate.gold`. There is no such arm where neither is
     given, or where the checker's parameters are not named row, response and finished.
+
+    Raises:
+        ConfigError: one of the two names no function.
     """
     arms = tuple(Arm(algorithm, algorithm) for algorithm in ("ppo", "grpo", "dpo", "orpo"))
-    verifier = parameters.reward_function or _checker(parameters.evaluate.gold)
+    verifier = parameters.reward_function
+    if verifier is None:
+        verifier = _checker(parameters.evaluate.gold)
+    else:
+        # Before anything is trained: its arm is the last one.
+        named_function("reward_function", verifier)
     return arms if verifier is None else (*arms, Arm("grpo + verifier", "grpo", verifier))
 
 
 def table_of(measured: Sequence[Measured], bootstrap_samples: int) -> list[Line]:
     """A line for the SFT model, the champion if there is one, and each arm.
 
+    What is beside the policy answers alike in every arm, so that all arms together have its means and intervals.
     Intervals resample groups of prompts, of all seeds together: each seed has its own data.
 
     Args:
@@ -98,8 +109,7 @@ def table_of(measured: Sequence[Measured], bootstrap_samples: int) -> list[Line]
         bootstrap_samples: resamples behind each interval.
     """
     others = dict.fromkeys(row["model"] for each in measured for row in each.answers if row["model"] != "policy")
-    first = {each.seed: each for each in reversed(measured)}
-    lines = [_line(name, name, list(first.values())[::-1], bootstrap_samples) for name in others]
+    lines = [_line(name, name, measured, bootstrap_samples) for name in others]
     for arm in dict.fromkeys(each.arm for each in measured):
         lines.append(_line(arm.name, "policy", [each for each in measured if each.arm == arm], bootstrap_samples, arm))
     return lines
@@ -117,7 +127,9 @@ def markdown(lines: Sequence[Line]) -> str:
     parts = [_table(heads, rows)]
     if len(seeds) > 1:
         heads = [f"{HEADINGS.get(names[0], names[0].replace('_', ' '))} by seed", *map(str, seeds)]
-        rows = [[line.name, *(f"{line.by_seed[seed]:.2f}" for seed in seeds if seed in line.by_seed)] for line in lines]
+        rows = [
+            [line.name, *(f"{line.by_seed[seed]:z.2f}" for seed in seeds if seed in line.by_seed)] for line in lines
+        ]
         parts.append(_table(heads, rows))
     parts += list(_notes(lines, seeds))
     return "\n\n".join(parts) + "\n"
@@ -167,7 +179,10 @@ def _label(line: Line) -> str:
 
 
 def _cell(value: tuple[float, float, float] | None) -> str:
-    return "" if value is None else "{:.2f} [{:.2f}, {:.2f}]".format(*value)
+    if value is None:
+        return ""
+    mean, low, high = value
+    return f"{mean:z.2f} [{low:z.2f}, {high:z.2f}]"
 
 
 def _seconds(line: Line) -> str:

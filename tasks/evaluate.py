@@ -1,21 +1,30 @@
 """Stage `evaluate`: the policy beside its SFT start and the champion, on prompts that no stage has seen."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlcore.configs import EvaluateConfig, PPOConfig, StageConfig
 from rlcore.errors import DataError
+from rlcore.pair_training import calibration_error, calibration_gaps
 from rlcore.reward import RewardModelSource
 from rlcore.sampling import SamplingParams
 from rlcore.streams import stream_seed
 from tasks import figures, measures
 from tasks.answers import Answers, Speaker
+from tasks.curves import write_curves
 from tasks.demos import named_function
+from tasks.leaks import leak_shares
+from tasks.pair_accuracy import longer_wins, model_margins
 from tasks.records.artifacts import (
     ANSWERS,
     CHAMPION_DIR,
+    CURVES_DIR,
+    DEMONSTRATIONS,
     EVALUATE,
     FIGURES,
     NO_CHAMPION,
@@ -39,6 +48,7 @@ Row = Mapping[str, Any]
 
 SCORE, LENGTH, ENDED = "reward/score_mean", "response/length_mean", "response/eos_fraction"
 KL = "kl/ref_sequence_mean"
+NON_FINITE = "response/non_finite_count"
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ def evaluate(config: EvaluateConfig) -> None:
         metrics = {**compare_models(config, rows, sheets, kl), **reward_accuracy(config, reward)}
         if config.text_model is not None:
             metrics.update(perplexities(Path(config.text_model), _repeated(rows, config), sheets))
+        metrics.update(leak_shares(rows, (DEMONSTRATIONS["train"], PREFERENCES["train"], PROMPTS["train"])))
         write_rows(ANSWERS, answer_rows(_repeated(rows, config), sheets, kl))
         checks = validation_checks(read_rows(SAMPLES["policy"]), read_rows(PROMPTS["validation"]), reward, gold)
         policy_trace = read_rows(TRACES["policy"])
@@ -78,6 +89,7 @@ def evaluate(config: EvaluateConfig) -> None:
             run.log(step, values)
         run.log_samples(0, examples(config, rows, sheets))
         write_json(EVALUATE, finite(metrics))
+        write_curves(policy_trace, CURVES_DIR)
         figures.draw(_figure_data(policy_trace, checks, metrics, published), FIGURES)
         run.finish()
 
@@ -118,8 +130,8 @@ def compare_models(
     config: EvaluateConfig, rows: Sequence[Row], sheets: Mapping[str, Sheet], kl: Sequence[Sequence[float]]
 ) -> dict[str, float]:
     """All numbers of evaluate.json that come from answers to the held-out prompts, with their intervals."""
-    once = measures.GroupBootstrap([_group(row) for row in rows], config.bootstrap_samples, config.seed)
-    repeated = [_group(row) for row in _repeated(rows, config)]
+    once = measures.GroupBootstrap([measures.group_of(row) for row in rows], config.bootstrap_samples, config.seed)
+    repeated = [measures.group_of(row) for row in _repeated(rows, config)]
     often = measures.GroupBootstrap(repeated, config.bootstrap_samples, config.seed)
     metrics: dict[str, float] = {}
     for model, sheet in sheets.items():
@@ -130,27 +142,34 @@ def compare_models(
         for n in (1, 2):
             metrics[f"response/distinct_{n}/{model}"] = measures.distinct_n(sheet.answers.texts, n)
         metrics[f"response/distinct_count/{model}"] = len(set(sheet.answers.texts))
+        metrics[f"{NON_FINITE}/{model}"] = _non_finite(sheet, kl if model == "policy" else [])
     metrics.update(_with_interval(SCORE, sheets["policy"].sampled[SCORE], often))
     metrics.update(_with_interval(KL, [sum(tokens) for tokens in kl], often))
     metrics["kl/ref_token_mean"] = measures.mean([nats for tokens in kl for nats in tokens])
-    for other, gain in (("sft", "gain"), ("champion", "gain_over_champion")):
+    for other in ("sft", "champion"):
         if other in sheets:
-            metrics.update(_gains(sheets["policy"], sheets[other], gain, often))
+            metrics.update(_gains(sheets["policy"], sheets[other], other, often))
     judge = "gold" if "gold" in sheets["policy"].sampled else SCORE
     shares = measures.compare(sheets["policy"].sampled[judge], sheets["sft"].sampled[judge])
     return {**metrics, "win/policy": shares["win"], "win/sft": shares["lose"], "win/tie": shares["tie"]}
 
 
 def reward_accuracy(config: EvaluateConfig, reward: RewardModelSource) -> dict[str, float]:
-    """How often the reward model prefers the chosen answer of held-out pairs; nothing where there are none."""
+    """How often reward model, and length alone, prefer the chosen answer of held-out pairs; nothing without pairs.
+
+    Whether the model is as sure as it is right is asked in its own unit, before its rewards were normalised.
+    """
     pairs = read_rows(PREFERENCES["held_out"])
     if not pairs:
         return {}
-    prompts = [pair["prompt"] for pair in pairs]
-    chosen, rejected = (reward(prompts, [pair[side] for pair in pairs]) for side in ("chosen", "rejected"))
-    right = [float(better > worse) for better, worse in zip(chosen, rejected, strict=True)]
-    groups = measures.GroupBootstrap([_group(pair) for pair in pairs], config.bootstrap_samples, config.seed)
-    return _with_interval("reward_model/accuracy", right, groups)
+    margins = model_margins(pairs, reward)
+    gaps = calibration_gaps(torch.tensor(margins) * reward.model.reward_scale.item())
+    groups = measures.GroupBootstrap([measures.group_of(pair) for pair in pairs], config.bootstrap_samples, config.seed)
+    return {
+        **_with_interval("reward_model/accuracy", [float(margin > 0) for margin in margins], groups),
+        "reward_model/calibration_error": calibration_error(gaps.tolist(), len(pairs)),
+        **_with_interval("reward_model/accuracy_longer_wins", longer_wins(pairs), groups),
+    }
 
 
 def perplexities(text_model: Path, rows: Sequence[Row], sheets: Mapping[str, Sheet]) -> dict[str, float]:
@@ -226,9 +245,9 @@ def examples(config: EvaluateConfig, rows: Sequence[Row], sheets: Mapping[str, S
         for model, label in (("sft", "before"), ("policy", "after")):
             sheet = sheets[model]
             row[label] = sheet.answers.texts[sample]
-            row[f"score_{label}"] = sheet.sampled[SCORE][sample]
-            if "gold" in sheet.sampled:
-                row[f"gold_{label}"] = sheet.sampled["gold"][sample]
+            measured = {"score": SCORE, "gold": "gold"}
+            shown = {f"{short}_{label}": name for short, name in measured.items() if name in sheet.sampled}
+            row |= finite({column: sheet.sampled[name][sample] for column, name in shown.items()})
         table.append(row)
     return table
 
@@ -242,7 +261,8 @@ def answer_rows(
         columns = {**sheet.sampled, **({KL: [sum(tokens) for tokens in kl]} if model == "policy" else {})}
         for index, (row, text) in enumerate(zip(rows, sheet.answers.texts, strict=True)):
             measured = {name: values[index] for name, values in columns.items()}
-            table.append({"model": model, "prompt": row["prompt"], "response": text, "group": _group(row), **measured})
+            asked = {"prompt": row["prompt"], "response": text, "group": measures.group_of(row)}
+            table.append({"model": model, **asked, **finite(measured)})
     return table
 
 
@@ -297,8 +317,9 @@ def _columns(results: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     return {name: [result[name] for result in results] for name in results[0]}
 
 
-def _gains(ours: Sheet, theirs: Sheet, gain: str, groups: measures.GroupBootstrap) -> dict[str, float]:
-    """Gains of paired answers in score and in all that the checker measures, and in `win`: 1 better, -1 worse."""
+def _gains(ours: Sheet, theirs: Sheet, other: str, groups: measures.GroupBootstrap) -> dict[str, float]:
+    """Gains of paired answers in score and in all that the checker measures, in `win`: 1 better, -1 worse; win rate."""
+    gain = "gain" if other == "sft" else f"gain_over_{other}"
     pairs = {name: (ours.sampled[name], theirs.sampled[name]) for name in ours.sampled if name not in (LENGTH, ENDED)}
     differences = {name: [a - b for a, b in zip(*pair, strict=True)] for name, pair in pairs.items()}
     judged = differences["gold" if "gold" in differences else SCORE]
@@ -306,7 +327,17 @@ def _gains(ours: Sheet, theirs: Sheet, gain: str, groups: measures.GroupBootstra
     gains: dict[str, float] = {}
     for name, values in differences.items():
         gains.update(_with_interval(f"{name}/{gain}", values, groups))
+    # A tie is half a win, so the rate is that of the differences 1, 0 and -1 on a scale from 0 to 1.
+    halves = [(1 + difference) / 2 for difference in differences["win"]]
+    gains.update(_with_interval(f"win/rate_over_{other}", halves, groups))
     return gains
+
+
+def _non_finite(sheet: Sheet, kl: Sequence[Sequence[float]]) -> int:
+    """Answers whose score, or KL where it is known, is not a number."""
+    nats = [sum(tokens) for tokens in kl] or [0.0] * len(sheet.answers.texts)
+    measured = zip(sheet.sampled[SCORE], nats, strict=True)
+    return sum(not math.isfinite(score + total) for score, total in measured)
 
 
 def _with_interval(name: str, values: Sequence[float], groups: measures.GroupBootstrap) -> dict[str, float]:
@@ -316,10 +347,6 @@ def _with_interval(name: str, values: Sequence[float], groups: measures.GroupBoo
 
 def _repeated(rows: Sequence[Row], config: EvaluateConfig) -> list[Row]:
     return [row for row in rows for _ in range(config.samples_per_prompt)]
-
-
-def _group(row: Row) -> str:
-    return str(row.get("group", row["prompt"]))
 
 
 def _figure_data(

@@ -20,7 +20,7 @@ REWARD_VIEW = "validation/reward_model_score_mean"
 """What the reward model says of answers to validation prompts, whatever it was that training maximised."""
 PAIR_PANELS = {
     "loss": "loss (nats per pair)",
-    "accuracy": "preferred response is the likelier one (share of pairs)",
+    "accuracy": "preferred response ahead (share of pairs)",
     "margin_mean": "reward margin (reward units)",
     "log_odds_ratio_mean": "log odds ratio (nats)",
 }

@@ -18,6 +18,9 @@ NO_GOLD = (
     "validation pairs about them). Or set gate.max_drop_from_best to null."
 )
 
+WIN_RATE = "win/rate_over_champion"
+SEE = "See why, or set {} to null."
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -40,7 +43,8 @@ class Reason:
         verdict = "passed" if self.passed else "refused"
         bound = f"bound {'more than ' if self.strict else ''}{self.bound:.4g}"
         if self.found is not None:
-            return f"{self.rule}: {self.found:.4g}, {bound}, {verdict}"
+            # A KL of -1e-7 is rounding: 0, and without a sign.
+            return f"{self.rule}: {round(self.found, 6):z.4g}, {bound}, {verdict}"
         advice = f". {self.advice}" if self.advice else ""
         return f"{self.rule}: not measured, {bound}, {verdict}{advice}"
 
@@ -63,29 +67,40 @@ class GateReport:
         return {"gate.passed": str(self.passed).lower(), **reasons}
 
 
-def decide(config: GateConfig, metrics: Mapping[str, float]) -> GateReport:
+def decide(config: GateConfig, metrics: Mapping[str, float], min_rm_accuracy: float | None) -> GateReport:
     """Judge a policy by the metrics of its evaluation.
 
     A gain must exceed its bound, so a tie refuses; a budget may be used up. A metric that is missing or not finite does
-    not pass. Gains count against the champion where it was measured, else against SFT.
+    not pass. Gains count against SFT; the win rate counts against the champion, where there is one.
 
     Args:
         config: the conditions; those that are null are not checked.
         metrics: contents of evaluate.json.
+        min_rm_accuracy: least accuracy of the reward model on held-out pairs; None does not check it.
 
     Returns:
         passed, when all conditions are met, and one reason for each condition.
     """
-    reasons = (*_gains(config, metrics), *_budgets(config, metrics))
+    reasons = (
+        *_gains(config, metrics),
+        *_win_rate(config, metrics),
+        *_budgets(config, metrics),
+        *_accuracy(metrics, min_rm_accuracy),
+    )
     return GateReport(all(reason.passed for reason in reasons), reasons)
 
 
 def _gains(config: GateConfig, metrics: Mapping[str, float]) -> Iterator[Reason]:
-    against = "gain_over_champion" if any(name.endswith("/champion") for name in metrics) else "gain"
     for key, bound in config.min_gain.items():
-        for name, least in ((f"{key}/{against}", bound), (f"{key}/{against}_low", 0.0)):
-            found = _number(metrics, name)
-            yield Reason(name, found, least, found is not None and found > least, NO_GAIN, strict=True)
+        for name, least in ((f"{key}/gain", bound), (f"{key}/gain_low", 0.0)):
+            yield _more_than(name, _number(metrics, name), least, NO_GAIN)
+
+
+def _win_rate(config: GateConfig, metrics: Mapping[str, float]) -> Iterator[Reason]:
+    """The lower end alone is asked: where it exceeds the bound, the rate does."""
+    if config.min_win_rate is not None and any(name.endswith("/champion") for name in metrics):
+        name = f"{WIN_RATE}_low"
+        yield _more_than(name, _number(metrics, name), config.min_win_rate, SEE.format("gate.min_win_rate"))
 
 
 def _budgets(config: GateConfig, metrics: Mapping[str, float]) -> Iterator[Reason]:
@@ -100,13 +115,26 @@ def _budgets(config: GateConfig, metrics: Mapping[str, float]) -> Iterator[Reaso
         ("eos_fraction", "min_eos_fraction", _number(metrics, "response/eos_fraction/policy")),
         ("distinct_ratio", "min_distinct_ratio", _ratio(metrics, "response/distinct_2")),
         ("perplexity_ratio", "max_perplexity_ratio", _ratio(metrics, "response/perplexity")),
-        ("reward_model_accuracy", "min_reward_model_accuracy", _number(metrics, "reward_model/accuracy")),
+        ("calibration_error", "max_calibration_error", _number(metrics, "reward_model/calibration_error")),
+        ("leak_share", "max_leak_share", _number(metrics, "data/leak_share")),
+        ("non_finite", "max_non_finite", _number(metrics, "response/non_finite_count/policy")),
     )
     for rule, setting, found in budgets:
         bound: float | None = getattr(config, setting)
         if bound is not None:
-            advice = NO_GOLD if rule == "drop_from_best" else f"See why, or set gate.{setting} to null."
+            advice = NO_GOLD if rule == "drop_from_best" else SEE.format(f"gate.{setting}")
             yield Reason(rule, found, bound, _within(found, bound, setting.startswith("max_")), advice)
+
+
+def _accuracy(metrics: Mapping[str, float], least: float | None) -> Iterator[Reason]:
+    if least is not None:
+        found = _number(metrics, "reward_model/accuracy")
+        advice = SEE.format("practices.min_rm_accuracy")
+        yield Reason("reward_model_accuracy", found, least, _within(found, least, largest=False), advice)
+
+
+def _more_than(rule: str, found: float | None, bound: float, advice: str) -> Reason:
+    return Reason(rule, found, bound, found is not None and found > bound, advice, strict=True)
 
 
 def _within(found: float | None, bound: float, largest: bool) -> bool:

@@ -1,7 +1,8 @@
 """Pure measures of responses: intervals that respect groups, diversity, paired comparison."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -34,12 +35,24 @@ class GroupBootstrap:
         Args:
             values: one number for each entry of `groups`; any that is not finite makes both ends NaN.
         """
+        low, high = numpy.percentile(self._means(values), [2.5, 97.5])
+        return float(low), float(high)
+
+    def standard_error(self, values: Numbers) -> float:
+        """Deviation of the mean of values over the resamples; arguments as in interval."""
+        return float(numpy.std(self._means(values)))
+
+    def _means(self, values: Numbers) -> NDArray[numpy.float64]:
+        """The mean of values in each resample, [samples]."""
         numbers = numpy.asarray(values, dtype=float)
         sums = numpy.bincount(self._index, weights=numbers, minlength=self._count)
         sizes = numpy.bincount(self._index, minlength=self._count)
-        means = (self._weights @ sums) / (self._weights @ sizes)
-        low, high = numpy.percentile(means, [2.5, 97.5])
-        return float(low), float(high)
+        return (self._weights @ sums) / (self._weights @ sizes)
+
+
+def group_of(row: Mapping[str, Any]) -> str:
+    """The group that a row names, else its prompt."""
+    return str(row.get("group", row["prompt"]))
 
 
 def mean(values: Numbers) -> float:

@@ -97,7 +97,8 @@ class Step:
     def numbers_text(self) -> str:
         """The current numbers in short."""
         shown = [name for name in SHOWN.get(self.name, ()) if name in self.numbers][:3]
-        return "  ".join(f"{name} {self.numbers[name]:.3g}" for name in shown)
+        # A KL of -1e-7 is rounding: 0, and without a sign.
+        return "  ".join(f"{name} {round(self.numbers[name], 6):z.3g}" for name in shown)
 
 
 class Checklist:

@@ -1,56 +1,44 @@
-"""Registration: the policy becomes a version in the registry, and the challenger if the gate passed it."""
+"""Registration: the models of a pipeline run become versions, and the policy the challenger if the gate passed it."""
 
-import importlib.metadata
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import mlflow.pyfunc
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
-from mlflow.exceptions import MlflowException
-from mlflow.models import Model, ModelSignature
-from mlflow.types.schema import Array, ColSpec, DataType, Object, Property, Schema
 
-import rlcore
 from rlcore.configs import RegisterConfig
 from rlcore.errors import CheckpointError
+from tasks import registry
 from tasks.gate import GateReport
-from tasks.records.artifacts import EVALUATE, POLICY_DIR, SAMPLES, content_md5, find_root, read_json, read_rows
-from tasks.records.tracking import KEY_TAG, POLICY_MODEL
-from tasks.records.versioning import StageFacts, commit_of
-
-CHALLENGER = "challenger"
-CHAT_MODEL = Path(__file__).parent / "serving" / "chat_model.py"
-REQUIREMENTS = ("mlflow", "numpy", "pandas", "peft", "pydantic", "safetensors", "tokenizers", "torch", "transformers")
-"""What a server needs to answer with the policy, beside this library, which is stored with the version."""
-DESCRIPTION_LIMIT = 5000
-"""Longest description that every registry takes, in characters."""
-CARD_MEASURES = (
-    "gold",
-    "gold_greedy",
-    "number_right",
-    "reward/score_mean",
-    "response/length_mean",
-    "response/eos_fraction",
+from tasks.model_card import model_card, parent_card
+from tasks.records.artifacts import (
+    CHAMPION_DIR,
+    DATA,
+    EVALUATE,
+    PARAMS,
+    PIPELINE,
+    POLICY_DIR,
+    REWARD_DIR,
+    SAMPLES,
+    SFT_DIR,
+    find_root,
+    read_json,
+    read_rows,
 )
+from tasks.records.parameters import load_parameters
+from tasks.records.tracking import KEY_TAG, md5_tag
+from tasks.records.versioning import StageFacts, commit_of, uncommitted
+from tasks.registry import CHECKPOINT_TAG, MEASURED_AGAINST_TAG, POLICY_MODEL, REWARD_MODEL, SFT_MODEL
+from tasks.remote import PUSHED_TAG
+from tasks.serving.packaging import log_copy, log_pointer, size_of, verify
 
-SIGNATURE = ModelSignature(
-    inputs=Schema(
-        [
-            ColSpec(
-                Array(Object([Property("role", DataType.string), Property("content", DataType.string)])), "messages"
-            ),
-            ColSpec(DataType.long, "max_tokens", required=False),
-            ColSpec(DataType.double, "temperature", required=False),
-            ColSpec(DataType.long, "seed", required=False),
-        ]
-    ),
-)
-EXAMPLE = {"messages": [{"role": "user", "content": "What is 2 plus 3?"}], "max_tokens": 16, "temperature": 0.0}
-"""A request, stored with the version."""
+COMMIT_TAG, UNCOMMITTED_TAG, RUN_TAG, FLOW_RUN_TAG = "git.commit", "git.uncommitted", "run_id", "flow_run_id"
+PARENTS = {
+    "sft": (SFT_MODEL, SFT_DIR, "Model after supervised training, where policies start"),
+    "reward": (REWARD_MODEL, REWARD_DIR, "Reward model"),
+}
+"""Stage → registered model, its folder, and what it is: what policies are made of, in the order of training."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,7 @@ class Registered:
     name: str
     version: str
     created: bool
-    """False where this checkpoint with this evaluation was registered before."""
+    """False where this checkpoint was registered before."""
     challenger: bool
     """Whether the alias `challenger` is on it."""
 
@@ -78,112 +66,110 @@ def register(
     gate: GateReport,
     origin: str,
     root: Path | None = None,
+    flow_run_id: str | None = None,
+    pushed: bool = False,
 ) -> Registered:
-    """Make the policy a version of `rlhf-policy`; set the alias `challenger` last and only if the gate passed.
+    """Make SFT model, reward model and policy versions; set the alias `challenger` last and only if the gate passed.
 
-    A checkpoint that is registered with the same evaluation already is not registered again; its verdict is brought up
-    to date. So the function can be repeated at any point.
+    A checkpoint is registered once. A policy that comes again gets the verdict of its latest evaluation, but for the
+    champion, which keeps the one that it was chosen by. So the function can be repeated at any point.
 
     Args:
         config: settings.
         client: of the tracking server.
-        run_id: the run that the version belongs to.
+        run_id: the run that the policy belongs to.
         key: of the pipeline run.
         facts: of the stages; `policy` and `evaluate` are needed.
         gate: the verdict.
         origin: how the policy was trained, in words.
         root: the checkout; by default the one around the working directory.
+        flow_run_id: Prefect's name of the pipeline run.
+        pushed: whether the DVC remote has the checkpoints.
 
     Raises:
         CheckpointError: the checkpoint is not the one that DVC recorded and `evaluate` measured.
     """
     root = root or find_root()
     md5 = _checkpoint_md5(facts)
-    folder = root / POLICY_DIR
-    _verify(folder, md5)
-    tags = {KEY_TAG: key, "run_id": run_id, "policy": origin, **_lineage(facts, root), **gate.tags()}
-    version = _existing(client, md5, facts["evaluate"].outs[str(EVALUATE)])
+    verify(root / POLICY_DIR, md5)
+    origin_tags = {KEY_TAG: key, **({FLOW_RUN_TAG: flow_run_id} if flow_run_id else {}), **_code(facts, root)}
+    backup = {PUSHED_TAG: str(pushed).lower()}
+    starts = {"sft": _start(client, facts, root)}
+    for stage in PARENTS:
+        if stage in facts:
+            _register_parent(client, stage, facts, run_id, key, origin_tags | backup | starts.get(stage, {}))
+    version = registry.with_tags(client, POLICY_MODEL, {CHECKPOINT_TAG: md5})
     created = version is None
+    reigning = registry.champion(client)
+    parents = _parents(client, facts["policy"].deps)
+    verdict = {**_evaluation(client, facts), **gate.tags(), **backup}
+    card = model_card(
+        origin,
+        parents={**parents, **({"champion": verdict[MEASURED_AGAINST_TAG]} if MEASURED_AGAINST_TAG in verdict else {})},
+        data=_data_of(facts.values()),
+        gate=gate,
+        metrics=read_json(root / EVALUATE),
+        samples=read_rows(root / SAMPLES["evaluate"]),
+        curves=_page(client, run_id),
+    )
     if version is None:
-        _create_registered_model(client)
-        fits = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= config.copy_limit
-        model_id = _log_copy(client, run_id, folder, md5, tags) if fits else _log_pointer(client, run_id, tags)
-        card = model_card(origin, facts, gate, read_json(root / EVALUATE), read_rows(root / SAMPLES["evaluate"]))
-        version = client.create_model_version(
-            POLICY_MODEL,
-            source=f"models:/{model_id}",
-            run_id=run_id,
-            tags=tags,
-            description=card,
-            model_id=model_id,
-        )
-    else:
-        _update_verdict(client, version, gate)
-    if gate.passed:
+        made_of = {**_data_tags(facts.values()), **_parent_tags(parents)}
+        tags = {**origin_tags, RUN_TAG: run_id, "policy": origin, **made_of, CHECKPOINT_TAG: md5, **verdict}
+        version = _create_policy(config, client, run_id, root / POLICY_DIR, md5, tags, card)
+    elif registry.number_of(version) != registry.number_of(reigning):
+        _update_verdict(client, version, verdict, card)
+    is_challenger = gate.passed and registry.number_of(version) != registry.number_of(reigning)
+    if is_challenger:
         # Seconds have passed since the first look, and an alias is a promise.
-        _verify(folder, md5)
-        client.set_registered_model_alias(POLICY_MODEL, CHALLENGER, version.version)
-    return Registered(POLICY_MODEL, str(version.version), created, gate.passed)
+        verify(root / POLICY_DIR, md5)
+        registry.set_challenger(client, version, root)
+    return Registered(POLICY_MODEL, str(version.version), created, is_challenger)
 
 
-def model_card(
-    origin: str,
-    facts: Mapping[str, StageFacts],
-    gate: GateReport,
-    metrics: Mapping[str, float],
-    samples: list[dict[str, Any]],
-) -> str:
-    """What a reader of the registry wants to know, in Markdown: origin, numbers, verdict, data, answers."""
-    lines = [
-        f"Policy trained with {origin}.",
-        "",
-        *_numbers_table(metrics),
-        "",
-        f"**Gate: {'passed' if gate.passed else 'refused'}**",
-        "",
-        "| condition | found | bound | |",
-        "|---|---|---|---|",
-        *(
-            f"| {reason.rule} | {'not measured' if reason.found is None else f'{reason.found:.3f}'} | {reason.bound:g} "
-            f"| {'passed' if reason.passed else 'refused'} |"
-            for reason in gate.reasons
-        ),
-        "",
-        "**Data and parents** (DVC md5)",
-        "",
-        *(f"- `{path}` {md5}" for path, md5 in _data_of(facts).items()),
-        "",
-        "**Answers to held-out prompts**",
-        "",
-        "| prompt | before | after |",
-        "|---|---|---|",
-        *(f"| {_cell(row['prompt'])} | {_cell(row['before'])} | {_cell(row['after'])} |" for row in samples),
-    ]
-    while len("\n".join(lines)) > DESCRIPTION_LIMIT:
-        lines.pop()
-    return "\n".join(lines)
+def _create_policy(
+    config: RegisterConfig,
+    client: MlflowClient,
+    run_id: str,
+    folder: Path,
+    md5: str,
+    tags: dict[str, str],
+    card: str,
+) -> ModelVersion:
+    registry.create_model(client, POLICY_MODEL)
+    if size_of(folder) <= config.copy_limit:
+        model_id = log_copy(client, run_id, folder, md5, tags)
+    else:
+        model_id = log_pointer(client, "policy", run_id, tags)
+    return client.create_model_version(
+        POLICY_MODEL, source=f"models:/{model_id}", run_id=run_id, tags=tags, description=card, model_id=model_id
+    )
 
 
-def _numbers_table(metrics: Mapping[str, float]) -> Iterator[str]:
-    models = [
-        model
-        for model in ("sft", "policy", "champion")
-        if any(f"{measure}/{model}" in metrics for measure in CARD_MEASURES)
-    ]
-    yield f"| held-out prompts | {' | '.join(models)} |"
-    yield "|---|" + "---|" * len(models)
-    for measure in CARD_MEASURES:
-        values = [metrics.get(f"{measure}/{model}") for model in models]
-        if any(value is not None for value in values):
-            yield f"| {measure} | {' | '.join('' if value is None else f'{value:.3f}' for value in values)} |"
-    for measure in ("kl/ref_sequence_mean", "reward_model/accuracy"):
-        if f"{measure}_low" in metrics:
-            low, high = metrics[f"{measure}_low"], metrics[f"{measure}_high"]
-            yield f"\n{measure}: {metrics[measure]:.3f}, 95 % interval {low:.3f} to {high:.3f}"
+def _register_parent(
+    client: MlflowClient, stage: str, facts: Mapping[str, StageFacts], run_id: str, key: str, tags: dict[str, str]
+) -> None:
+    """Make the model of a stage a version, as a pointer to DVC, unless its checkpoint is one already."""
+    model, folder, what = PARENTS[stage]
+    made = {md5_tag(folder): facts[stage].outs[str(folder)]}
+    if registry.with_tags(client, model, made) is not None:
+        return
+    registry.create_model(client, model)
+    run_id = _run_of(client, run_id, f"{key}/{stage}")
+    parents = _parents(client, facts[stage].deps)
+    data = _data_tags([facts[stage]])
+    tags = {**tags, RUN_TAG: run_id, **data, **made, **_parent_tags(parents)}
+    model_id = log_pointer(client, stage, run_id, tags)
+    card = parent_card(what, parents=parents, data=_data_of([facts[stage]]), curves=_page(client, run_id))
+    client.create_model_version(
+        model, source=f"models:/{model_id}", run_id=run_id, tags=tags, description=card, model_id=model_id
+    )
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", "<br>")
+def _run_of(client: MlflowClient, pipeline_run_id: str, key: str) -> str:
+    """The run with a key, which has the curves of its stage; that of the pipeline where there is none."""
+    experiment_id = client.get_run(pipeline_run_id).info.experiment_id
+    found = client.search_runs([experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
+    return str(found[0].info.run_id) if found else pipeline_run_id
 
 
 def _checkpoint_md5(facts: Mapping[str, StageFacts]) -> str:
@@ -194,95 +180,65 @@ def _checkpoint_md5(facts: Mapping[str, StageFacts]) -> str:
     return made
 
 
-def _verify(folder: Path, md5: str) -> None:
-    found = content_md5(folder)
-    if found != md5:
-        raise CheckpointError(
-            f"{folder}: its content is {found}, but dvc.lock says {md5}: it was changed after training. "
-            "Restore it with `dvc checkout --force`, or train again."
-        )
-
-
-def _lineage(facts: Mapping[str, StageFacts], root: Path) -> dict[str, str]:
-    """Tags that say what the version was made of."""
+def _code(facts: Mapping[str, StageFacts], root: Path) -> dict[str, str]:
+    """Tags that say with which code the stages ran: the commit, and which of their files it does not have."""
     commit = commit_of(root)
-    paths = {**_data_of(facts), **facts["policy"].outs, **facts["evaluate"].outs}
-    return {**{f"dvc.{path}.md5": md5 for path, md5 in paths.items()}, **({"git.commit": commit} if commit else {})}
+    if commit is None:
+        return {}
+    code = {path for each in facts.values() for path in each.deps if not Path(path).is_relative_to(DATA)}
+    changed = uncommitted(root, sorted(code | {str(PIPELINE)}))
+    return {COMMIT_TAG: commit, **({UNCOMMITTED_TAG: ", ".join(changed)} if changed else {})}
 
 
-def _data_of(facts: Mapping[str, StageFacts]) -> dict[str, str]:
+def _start(client: MlflowClient, facts: Mapping[str, StageFacts], root: Path) -> dict[str, str]:
+    """Tag of the champion where supervised training began with it: a setting says so, `dvc.lock` does not."""
+    begins = Path(load_parameters(root / PARAMS).sft.model_name) == CHAMPION_DIR
+    return {name: tag for name, tag in _evaluation(client, facts).items() if begins and name == MEASURED_AGAINST_TAG}
+
+
+def _evaluation(client: MlflowClient, facts: Mapping[str, StageFacts]) -> dict[str, str]:
+    """Tags of the evaluation that the gate judged: its md5, and the champion that it measured."""
+    evaluated = facts["evaluate"]
+    tags = {md5_tag(path): md5 for path, md5 in evaluated.outs.items()}
+    if (md5 := evaluated.deps.get(str(CHAMPION_DIR))) is None:
+        return tags
+    measured = registry.with_tags(client, POLICY_MODEL, {CHECKPOINT_TAG: md5})
+    return tags if measured is None else {**tags, MEASURED_AGAINST_TAG: f"{POLICY_MODEL}/{measured.version}"}
+
+
+def _parents(client: MlflowClient, deps: Mapping[str, str]) -> dict[str, str]:
+    """Role → `<model>/<version>` of the models that a stage read."""
+    parents = {}
+    for role, (model, folder, _) in PARENTS.items():
+        if md5 := deps.get(str(folder)):
+            version = registry.with_tags(client, model, {md5_tag(folder): md5})
+            if version is not None:
+                parents[role] = f"{model}/{version.version}"
+    return parents
+
+
+def _parent_tags(parents: Mapping[str, str]) -> dict[str, str]:
+    return {f"parent.{role}": version for role, version in parents.items()}
+
+
+def _data_tags(facts: Iterable[StageFacts]) -> dict[str, str]:
+    return {md5_tag(path): md5 for path, md5 in _data_of(facts).items()}
+
+
+def _data_of(facts: Iterable[StageFacts]) -> dict[str, str]:
     """Data and models that any of the stages read, by path."""
-    read = {path: md5 for each in facts.values() for path, md5 in each.deps.items()}
-    return {path: md5 for path, md5 in sorted(read.items()) if path.startswith(f"{POLICY_DIR.parts[0]}/")}
+    read = {path: md5 for each in facts for path, md5 in each.deps.items()}
+    return {path: md5 for path, md5 in sorted(read.items()) if Path(path).is_relative_to(DATA)}
 
 
-def _existing(client: MlflowClient, md5: str, evaluation_md5: str) -> ModelVersion | None:
-    """The version of this checkpoint with this evaluation."""
-    wanted = {f"dvc.{POLICY_DIR}.md5": md5, f"dvc.{EVALUATE}.md5": evaluation_md5}
-    for version in client.search_model_versions(f"name = '{POLICY_MODEL}'"):
-        if all(version.tags.get(name) == value for name, value in wanted.items()) and version.status == "READY":
-            return version
-    return None
+def _update_verdict(client: MlflowClient, version: ModelVersion, verdict: Mapping[str, str], card: str) -> None:
+    """Replace the verdict of an earlier evaluation."""
+    stale = {name for name in version.tags if name.startswith("gate.")} | {MEASURED_AGAINST_TAG}
+    registry.drop_tags(client, version, stale - set(verdict))
+    registry.tag_version(client, version, verdict)
+    client.update_model_version(version.name, version.version, description=card)
 
 
-def _update_verdict(client: MlflowClient, version: ModelVersion, gate: GateReport) -> None:
-    verdict = gate.tags()
-    for name in version.tags:
-        if name.startswith("gate.") and name not in verdict:
-            client.delete_model_version_tag(POLICY_MODEL, version.version, name)
-    for name, value in verdict.items():
-        client.set_model_version_tag(POLICY_MODEL, version.version, name, value)
-
-
-def _create_registered_model(client: MlflowClient) -> None:
-    try:
-        client.get_registered_model(POLICY_MODEL)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        client.create_registered_model(
-            POLICY_MODEL,
-            description="Policies of the pipeline. `challenger` is the latest that passed the gate; a person makes it "
-            "the champion by setting the alias `champion` on its version.",
-        )
-
-
-def _log_copy(client: MlflowClient, run_id: str, folder: Path, md5: str, tags: Mapping[str, str]) -> str:
-    """Store the checkpoint with the code that answers with it; the id of the model."""
-    experiment_id = client.get_run(run_id).info.experiment_id
-    logged = client.create_logged_model(experiment_id, "policy", source_run_id=run_id, tags=dict(tags))
-    with tempfile.TemporaryDirectory() as scratch:
-        draft = Path(scratch) / "model"
-        mlflow.pyfunc.save_model(
-            draft,
-            python_model=str(CHAT_MODEL),
-            artifacts={"policy": str(folder)},
-            code_paths=[str(Path(rlcore.__file__).parent)],
-            signature=SIGNATURE,
-            input_example=EXAMPLE,
-            pip_requirements=_requirements(),
-            mlflow_model=Model(artifact_path=logged.artifact_location, run_id=run_id, model_id=logged.model_id),
-        )
-        _verify(draft / "artifacts" / folder.name, md5)
-        client.log_model_artifacts(logged.model_id, str(draft))
-    client.finalize_logged_model(logged.model_id, "READY")
-    return str(logged.model_id)
-
-
-def _log_pointer(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> str:
-    """Record a model whose weights stay in DVC; the id of the model."""
-    experiment_id = client.get_run(run_id).info.experiment_id
-    external = {**tags, "mlflow.model.isExternal": "true"}
-    logged = client.create_logged_model(experiment_id, "policy", source_run_id=run_id, tags=external)
-    with tempfile.TemporaryDirectory() as draft:
-        model = Model(artifact_path=logged.artifact_location, run_id=run_id, model_id=logged.model_id)
-        model.metadata = external
-        model.save(str(Path(draft) / "MLmodel"))
-        client.log_model_artifacts(logged.model_id, draft)
-    client.finalize_logged_model(logged.model_id, "READY")
-    return str(logged.model_id)
-
-
-def _requirements() -> list[str]:
-    # Builds for one accelerator ("2.13.0+cpu") are not on the package index; their public version is.
-    return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in REQUIREMENTS]
+def _page(client: MlflowClient, run_id: str) -> str:
+    """Where MLflow shows a run, seen from the page of a version."""
+    return f"#/experiments/{client.get_run(run_id).info.experiment_id}/runs/{run_id}"

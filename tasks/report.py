@@ -17,6 +17,7 @@ MEASURES = (
     "reward/score_mean",
     "kl/ref_sequence_mean",
     "reward_model/accuracy",
+    "reward_model/accuracy_longer_wins",
     "response/length_mean/policy",
     "response/eos_fraction/policy",
     "response/distinct_2/sft",
@@ -34,7 +35,7 @@ SHOWN_CHANGES = 3
 
 
 def sections(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Question and answer, four times.
+    """Question and answer, four times; five where a practice was not followed.
 
     Args:
         summary: what the flow returned, with `uncommitted` where git was asked.
@@ -43,6 +44,7 @@ def sections(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("What happened", _happened(summary)),
         ("Was it good", _good(summary)),
         ("Where to look", _where(summary)),
+        *([("What to watch", "\n".join(warnings))] if (warnings := summary["practices"]) else []),
         ("What next", _next(summary)),
     ]
 
@@ -72,15 +74,15 @@ def comparison_text(summary: Mapping[str, Any]) -> str:
     Args:
         summary: what the flow of a comparison returned, with the seconds that it took.
     """
+    mlflow = summary["mlflow"]
     return "\n".join(
         [
             "",
             summary["table"],
-            f"{_time(summary)}.",
-            f"In MLflow (`make ui`): {summary['mlflow']['page']}",
-            f"The runs behind it: {summary['mlflow']['filter']}",
-            "Nothing was registered, and params.yaml is as it was. data/ holds the last arm: `rlhf pipeline run` takes",
-            "what params.yaml asks for from the cache, and registers it.",
+            f"{_time(summary)}. Nothing was registered; params.yaml is as it was, and data/ holds the last arm.",
+            f"Where to look: `make ui`, then {mlflow['run_page']} (the table) or {mlflow['page']} (side by side)",
+            f"The runs behind it: {mlflow['filter']}",
+            "What next: `rlhf pipeline run` takes what params.yaml asks for from the cache, and registers it",
         ]
     )
 
@@ -122,7 +124,7 @@ def _time(summary: Mapping[str, Any]) -> str:
 def _good(summary: Mapping[str, Any]) -> str:
     evaluation = summary["evaluation"]
     measures = MEASURES if "gold/policy" in evaluation else (*COMPARISONS, *MEASURES)
-    lines = [f"{name} {evaluation[name]:.3f}{_interval(evaluation, name)}" for name in measures if name in evaluation]
+    lines = [f"{name} {evaluation[name]:z.3f}{_interval(evaluation, name)}" for name in measures if name in evaluation]
     gate = summary["gate"]
     if gate["passed"]:
         return "\n".join([*lines, f"the gate passed it: {summary['version']} is the challenger"])
@@ -148,10 +150,10 @@ def _next(summary: Mapping[str, Any]) -> str:
         lines.append(f"git add {' '.join(changed)} && git commit    keeps which data and models belong to this code")
     lines.append("make ui    shows runs, traces and the registry")
     if summary["gate"]["passed"]:
-        lines.append("set the alias `champion` on the version in MLflow, if you agree with the gate")
+        lines.append("rlhf promote    makes it the champion, as does the alias `champion` on its version in MLflow")
     return "\n".join(lines)
 
 
 def _interval(evaluation: Mapping[str, float], name: str) -> str:
     low, high = evaluation.get(f"{name}_low"), evaluation.get(f"{name}_high")
-    return f"  [{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
+    return f"  [{low:z.3f}, {high:z.3f}]" if low is not None and high is not None else ""

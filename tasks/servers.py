@@ -5,18 +5,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
 from rlcore.errors import RLCoreError
+from rlcore.exit_codes import TRANSIENT
 from tasks.records import artifacts
 from tasks.records.processes import end_group, end_remembered, remember_group
 from tasks.records.reachable import answers
-from tasks.records.stage import TRANSIENT
 
 HOST = "127.0.0.1"
+PREFECT_PORT, MLFLOW_PORT, CHAT_PORT = 4200, 5000, 5001
+PREFECT_HEALTH, MLFLOW_HEALTH = "/api/health", "/health"
 START_SECONDS = 300.0
 """How long a loaded machine may take to start a server."""
 
@@ -47,11 +49,7 @@ class Server:
         if all(ended):
             self.log.unlink(missing_ok=True)
         # Appended to, as the server of another process that lives may write to it too.
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *arguments], cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
-            )  # fmt: skip
+        self.process = start(arguments, root, self.log)
         remember_group(self._note, self.process.pid)
 
     def wait(self) -> None:
@@ -60,12 +58,7 @@ class Server:
         Raises:
             ServerFailed: it ended, or START_SECONDS went by.
         """
-        deadline = time.monotonic() + START_SECONDS
-        while not answers(self._health):
-            self.check()
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"{self.name} did not answer within {START_SECONDS:.0f} s. See {self.log}.")
-            time.sleep(0.1)
+        until(lambda: answers(self._health), self.name, self.log, self.check)
 
     def check(self) -> None:
         """Raise ServerFailed if it ended by itself."""
@@ -79,37 +72,65 @@ class Server:
         self._note.unlink(missing_ok=True)
 
 
+def start(
+    arguments: Sequence[str], root: Path, log: Path, environment: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """Start `python -m <arguments>` in the checkout, in a process group of its own, its output appended to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", *arguments], cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=output, start_new_session=True,
+        )  # fmt: skip
+
+
+def until(ready: Callable[[], bool], name: str, log: Path, check: Callable[[], None]) -> None:
+    """Wait until something is ready.
+
+    Args:
+        ready: asked ten times a second.
+        name: of what is waited for.
+        log: where it writes.
+        check: raises if it never will be.
+
+    Raises:
+        ServerFailed: START_SECONDS went by.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while not ready():
+        check()
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"{name} did not answer within {START_SECONDS:.0f} s. See {log}.")
+        time.sleep(0.1)
+
+
 def prefect_server(root: Path) -> Server:
     """Prefect's API on the state of the environment, on a free port."""
     port = free_port()
-    arguments = ["prefect", "server", "start", "--host", HOST, "--port", str(port), "--no-ui"]
-    return Server("prefect-server", root, arguments, port, "/api/health")
+    return Server("prefect-server", root, [*prefect_arguments(port), "--no-ui"], port, PREFECT_HEALTH)
 
 
 def prefect_ui(root: Path) -> Server:
     """Prefect's UI on the state of the environment; on its usual port, or a free one where that is taken."""
-    port = free_port(4200)
-    arguments = ["prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    return Server("prefect-ui", root, arguments, port, "/api/health")
+    port = free_port(PREFECT_PORT)
+    return Server("prefect-ui", root, prefect_arguments(port), port, PREFECT_HEALTH)
 
 
 def mlflow_ui(root: Path) -> Server:
     """MLflow's UI on the tracking store of the environment; on its usual port, or a free one where that is taken."""
-    port = free_port(5000)
+    port = free_port(MLFLOW_PORT)
+    return Server("mlflow-ui", root, mlflow_arguments(port), port, MLFLOW_HEALTH)
+
+
+def prefect_arguments(port: int) -> list[str]:
+    """Starts Prefect's API and UI."""
+    return ["prefect", "server", "start", "--host", HOST, "--port", str(port)]
+
+
+def mlflow_arguments(port: int) -> list[str]:
+    """Starts MLflow on the tracking store of the environment."""
     store = os.environ["MLFLOW_TRACKING_URI"]
-    arguments = [
-        "mlflow",
-        "server",
-        "--host",
-        HOST,
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-        "--backend-store-uri",
-        store,
-    ]
-    return Server("mlflow-ui", root, arguments, port, "/health")
+    return ["mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1", "--backend-store-uri", store]
 
 
 @contextmanager
@@ -137,10 +158,17 @@ def check_needed() -> None:
         server.check()
 
 
+def has_temporary_server() -> bool:
+    """Whether the Prefect server of this context ends with it, so that nobody else can know what it knows."""
+    return _NEEDED.get() is not None
+
+
 def free_port(preferred: int = 0) -> int:
     """The preferred port of this machine, or another one where somebody uses it."""
     for port in (preferred, 0):
         with socket.socket() as probe:
+            # A port that a killed server left is free, though the kernel still remembers its connections.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
             except OSError:

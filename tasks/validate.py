@@ -60,6 +60,10 @@ class FileReport:
     """Rule → the first rows that break it."""
     lengths: dict[str, "array[int]"] = field(default_factory=dict)
     """Text column → characters of each kept row."""
+    prompts: set[bytes] = field(default_factory=set)
+    """A digest of each different prompt."""
+    objectives: set[str] = field(default_factory=set)
+    """What the kept rows name as their `objective`."""
 
     @property
     def name(self) -> str:
@@ -146,6 +150,8 @@ class Report:
             "lengths": {
                 file.kind: {name: _summary(values) for name, values in file.lengths.items()} for file in self.files
             },
+            "distinct_prompts": {file.kind: len(file.prompts) for file in self.files},
+            "pairs": next(_pair_figures(file) for file in self.files if file.kind == "preferences"),
         }
 
 
@@ -181,6 +187,9 @@ def _check_file(kind: str, source: Path, config: ValidateConfig, table: SplitTab
                 _note_repetition(file, file.rows + position, line, seen)
                 place = f"{file.name}:{line.number}"
                 file.keys.append(table.add(line.row["prompt"], line.row.get("group"), line.row.get("split"), place))
+                file.prompts.add(_digest([line.row["prompt"]]))
+                if isinstance(objective := line.row.get("objective"), str):
+                    file.objectives.add(objective)
                 for name, values in file.lengths.items():
                     values.append(len(line.row[name]))
         file.rows += len(lines)
@@ -251,6 +260,16 @@ def _summary(values: "array[int]") -> dict[str, float]:
         name: float(numpy.percentile(numbers, share)) for name, share in (("p50", 50), ("p95", 95), ("max", 100))
     }
     return {"mean": float(numbers.mean()), **quantiles}
+
+
+def _pair_figures(file: FileReport) -> dict[str, Any]:
+    """Share of the pairs whose chosen response is the longer one, equal lengths counting half; and their objectives."""
+    chosen, rejected = (numpy.frombuffer(file.lengths[name], dtype=numpy.dtype("L")) for name in ("chosen", "rejected"))
+    longer = numpy.mean((chosen > rejected) + 0.5 * (chosen == rejected)) if len(chosen) else None
+    return {
+        "chosen_longer_share": None if longer is None else float(longer),
+        "objectives": sorted(file.objectives)[:SHOWN_ROWS],
+    }
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A row is text, a prompt with answers, or chat messages. What precedes an answer 
 prompt is never written twice, and the chat template is applied once, by the trainer.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,7 +33,8 @@ def trainer_rows(rows: datasets.Dataset, params: LLMTrainingParams) -> datasets.
     | reward, dpo, orpo | prompt, chosen, rejected; or conversations as chosen and rejected | prompt, chosen, rejected |
 
     Raises:
-        ConfigError: column_mapping names a column that the trainer does not read, or one that another setting names.
+        ConfigError: column_mapping names a column that the trainer does not read, or one that another setting names; or
+            a column of the file has two names.
         DataError: a column is missing, or a row has the wrong form.
     """
     wanted = _wanted(params, rows)
@@ -46,15 +48,23 @@ def trainer_rows(rows: datasets.Dataset, params: LLMTrainingParams) -> datasets.
     if any(not isinstance(row[PROMPT], str) for row in converted):
         # A column has one type.
         converted = [row | {PROMPT: _messages(row[PROMPT])} for row in converted]
-    return datasets.Dataset.from_list(converted)
+    return datasets.Dataset.from_list(converted, on_mixed_types="use_json")
 
 
 def rename_columns(rows: datasets.Dataset, wanted: Mapping[str, str]) -> datasets.Dataset:
     """The rows with the column wanted[name] under `name`; it takes the place of a column that has this name already.
 
     Raises:
+        ConfigError: a column is wanted under two names.
         DataError: a column is not there. Names the ones that are.
     """
+    for column, count in Counter(wanted.values()).items():
+        if count > 1:
+            names = " and ".join(sorted(name for name, found in wanted.items() if found == column))
+            raise ConfigError(
+                f"Found {column!r} as the column of {names}, expected one for each. Change text_column, "
+                "prompt_text_column, rejected_text_column or column_mapping."
+            )
     missing = sorted(set(wanted.values()) - set(rows.column_names))
     if missing:
         raise DataError(

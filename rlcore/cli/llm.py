@@ -8,13 +8,13 @@ import sys
 import warnings
 from collections.abc import Mapping
 
-from rlcore.cli.exit_codes import DONE
-from rlcore.cli.flags import add_flags, flag_of, params_from, with_flags
+from rlcore.cli.flags import add_flags, params_from, with_flags
 from rlcore.cli.params import LLMTrainingParams
 from rlcore.cli.parser import Parser
 from rlcore.cli.stages import STAGE_FIELDS
 from rlcore.cli.stopping import Stopped, stoppable
 from rlcore.errors import ConfigError, RLCoreError
+from rlcore.exit_codes import DONE
 
 MODES = ("run", "train", "backend", "preview_trainer")
 """What is parsed besides the settings."""
@@ -66,13 +66,16 @@ def next_command(params: LLMTrainingParams) -> str:
         package = "transformers" if params.merge_adapter else "peft"
         return f'python -c "from {package} import {loader}; {loader}.from_pretrained({params.project_name!r})"'
     flags = {
-        "trainer": "ppo",
-        "model": params.model,
-        "rl_reward_model_path": params.project_name,
-        "data_path": "prompts.jsonl",
-        "project_name": "ppo-model",
+        "--trainer": "ppo",
+        "--model": params.model,
+        "--reward-model": params.project_name,
+        "--data-path": "prompts.jsonl",
+        "--project-name": "ppo-model",
+        # The documents' defaults of these two are outside what they recommend for ppo.
+        "--rl-top-k": "0",
+        "--lr": "1e-5",
     }
-    return " ".join(["rlhf llm --train", *(f"{flag_of(name)} {shlex.quote(text)}" for name, text in flags.items())])
+    return " ".join(["rlhf llm --train", *(f"{flag} {shlex.quote(text)}" for flag, text in flags.items())])
 
 
 def _train(params: LLMTrainingParams, backend: str) -> int:
@@ -93,11 +96,11 @@ def _train(params: LLMTrainingParams, backend: str) -> int:
                     show(step, metrics)
                     check()
 
-                result = project.train(report)
+                done = project.train(report)
     except Stopped as stop:
         sys.stderr.write(f"{_after_a_stop(params)}\n")
         return stop.exit_code
-    say_what_was_written(params, result, next_command(params))
+    say_what_was_written(params, done, next_command(params))
     return DONE
 
 

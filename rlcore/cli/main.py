@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from rlcore.cli.doctor import doctor
-from rlcore.cli.exit_codes import INTERRUPTED, exit_code_of
 from rlcore.cli.llm import llm
 from rlcore.cli.parser import Parser
 from rlcore.errors import ConfigError, RLCoreError
+from rlcore.exit_codes import exit_code_of
 
 Group = Callable[[argparse.ArgumentParser], None]
 
@@ -23,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         return int(arguments.run(arguments))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        return exit_code_of(stop)
     except RLCoreError as error:
         sys.stderr.write(f"rlhf: {' '.join(str(error).splitlines())}\n")
         return exit_code_of(error)

@@ -5,28 +5,13 @@ field that a trainer reads is handed to it, set or not; the table is in `rlcore.
 """
 
 import json
-import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from rlcore.cli.not_offered import NOT_OFFERED, REFUSED_VALUES
-from rlcore.configs import StageConfig
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Recommended:
-    """The range that the documents recommend for a number. A value outside is used, with a warning."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}"
+from rlcore.configs import Recommended, Silenced, StageConfig
 
 
 def _from_json(value: Any) -> Any:
@@ -34,7 +19,7 @@ def _from_json(value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{error}; expected a JSON object") from None
 
 
@@ -69,6 +54,8 @@ class LLMTrainingParams(StageConfig):
     """Seed of every random number."""
     implementation: Literal["own", "trl"] | None = None
     """Whose trainer: this library's or TRL's; null takes TRL's where there is one."""
+    silence: Silenced = ()
+    """Good practices that are not checked: their names, with commas between them."""
 
     text_column: str = "text"
     """Column of the prompts (ppo, grpo), the responses (sft) or the preferred responses (reward, dpo, orpo). Where
@@ -208,6 +195,13 @@ class LLMTrainingParams(StageConfig):
         """The trainer, as `rlcore.backends` names it."""
         return "sft" if self.trainer in ("default", "generic") else self.trainer
 
+    @field_validator("*")
+    @classmethod
+    def _refuse_what_has_no_32_bits(cls, value: Any) -> Any:
+        if type(value) is int and value >= 2**32:
+            raise ValueError(f"expected less than {2**32}")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_what_is_not_offered(cls, values: Any) -> Any:
@@ -220,19 +214,3 @@ class LLMTrainingParams(StageConfig):
             if reason is not None:
                 raise ValueError(f"{name}={value!r} is not offered: {reason}")
         return {name: value for name, value in values.items() if name not in NOT_OFFERED}
-
-    @model_validator(mode="after")
-    def _warn_outside_the_recommended_ranges(self) -> "LLMTrainingParams":
-        for name, recommended in recommended_ranges():
-            value = getattr(self, name)
-            if not recommended.low <= value <= recommended.high:
-                logger.warning("%s=%g is outside the recommended range of %s.", name, value, recommended)
-        return self
-
-
-def recommended_ranges() -> Iterator[tuple[str, Recommended]]:
-    """The fields of LLMTrainingParams that have a recommended range, and the range."""
-    for name, field in LLMTrainingParams.model_fields.items():
-        for mark in field.metadata:
-            if isinstance(mark, Recommended):
-                yield name, mark

@@ -14,6 +14,7 @@ from rlcore.cli.checkpoints import checkpoint_folder
 from rlcore.cli.columns import trainer_rows
 from rlcore.cli.hub import claim_repository, repository_of, upload
 from rlcore.cli.params import LLMTrainingParams
+from rlcore.cli.practices import check_practices
 from rlcore.cli.progress import shown_progress
 from rlcore.cli.readers import unread_fields
 from rlcore.cli.rewards import check_rewards, reward_source
@@ -22,6 +23,7 @@ from rlcore.cli.run_logs import open_log, run_log
 from rlcore.cli.stages import implementation_of, stage_config
 from rlcore.errors import ConfigError, DeviceMemoryError
 from rlcore.results import MetricSink, TrainResult, ignore_metrics
+from rlcore.training_record import record_training
 
 COLUMN_FIELDS = ("text_column", "prompt_text_column", "rejected_text_column", "column_mapping")
 SAMPLED = ("ppo", "grpo")
@@ -30,6 +32,19 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Done:
+    """A training that has ended well.
+
+    Attributes:
+        result: of the trainer.
+        record: a line about where its numbers are kept; None where they are not.
+    """
+
+    result: TrainResult
+    record: str | None
+
+
+@dataclass(frozen=True, repr=False)
 class AutoTrainProject:
     """A training that is described and not yet run.
 
@@ -69,7 +84,15 @@ class AutoTrainProject:
         if params.log != "none":
             open_log(params.log)
         _warn_of_filtered_sampling(params)
+        check_practices(params, is_measured=_is_measured(params))
         _check_folder(params)
+
+    def __repr__(self) -> str:
+        params = self.params
+        return (
+            f"AutoTrainProject: {params.stage} of {params.model} on {params.data_path} into {params.project_name}. "
+            "Nothing has run yet: create() trains it."
+        )
 
     def create(self) -> Path:
         """Train, show progress, and print what was written and how to go on.
@@ -82,15 +105,21 @@ class AutoTrainProject:
             CheckpointError, TrainingDiverged, DeviceMemoryError: see the trainer.
         """
         with shown_progress(self.params.stage) as show:
-            result = self.train(show)
-        say_what_was_written(self.params, result, _next_step(self.params))
-        return result.model_dir
+            done = self.train(show)
+        say_what_was_written(self.params, done, _next_step(self.params))
+        return done.result.model_dir
 
-    def train(self, on_metrics: MetricSink = ignore_metrics) -> TrainResult:
+    def train(self, on_metrics: MetricSink = ignore_metrics) -> Done:
         """As create(), but without a word.
 
         Args:
             on_metrics: gets the numbers of the trainer; what it raises ends the run.
+
+        Returns:
+            the trainer's result, and where its numbers are kept.
+
+        Raises:
+            RLCoreError: see create.
         """
         # Checking settings does without torch.
         import torch
@@ -127,9 +156,9 @@ class AutoTrainProject:
                     "it, and raise gradient_accumulation."
                 ) from error
             if is_first:
+                record_training(result, params.stage, params.model)
                 _finish(params, result.model_dir)
-                log.finish(result)
-        return result
+            return Done(result, log.finish(result))
 
     def _data_and_judges(self) -> tuple[datasets.DatasetDict, dict[str, Any]]:
         """Rows to train on, and what the trainer asks besides."""
@@ -152,16 +181,18 @@ class AutoTrainProject:
         return datasets.DatasetDict(first)
 
 
-def say_what_was_written(params: LLMTrainingParams, result: TrainResult, next_step: str) -> None:
+def say_what_was_written(params: LLMTrainingParams, done: Done, next_step: str) -> None:
     """Print what a run has written and what people do next; of several processes the first does."""
     from rlcore.processes import launched_processes
 
     if not launched_processes().is_first:
         return
     what = "reward model" if params.stage == "reward" else "model" if params.merge_adapter else "adapters"
-    print(f"Wrote the {what} of step {result.best_step} to {result.model_dir}.")
+    print(f"Wrote the {what} of step {done.result.best_step} to {done.result.model_dir}.")
     if params.push_to_hub:
         print(f"Uploaded it to https://huggingface.co/{repository_of(params)}.")
+    if done.record is not None:
+        print(done.record)
     print(f"Next: {next_step}")
 
 
@@ -193,10 +224,13 @@ def _check_folder(params: LLMTrainingParams) -> None:
     require_replaceable(folder)
     for name in ("model", "model_ref", "rl_reward_model_path", "data_path"):
         value = getattr(params, name)
-        if value is not None and folder.exists() and Path(value).exists() and folder.samefile(value):
+        if value is None or not Path(value).exists():
+            continue
+        place, found = folder.resolve(), Path(value).resolve()
+        if found.is_relative_to(place):
+            what = f"that is {name} too" if found == place else f"{name}={value!r} lies there"
             raise ConfigError(
-                f"project_name={params.project_name!r}: that is {name} too, which the result would replace. Choose "
-                "another name."
+                f"project_name={params.project_name!r}: {what}, which the result would replace. Choose another name."
             )
 
 
@@ -212,9 +246,7 @@ def _warn_of_filtered_sampling(params: LLMTrainingParams) -> None:
 
 def _is_measured(params: LLMTrainingParams) -> bool:
     """Whether validation rows have a use. The scores of a prompt's compared responses always add up to 0."""
-    if params.stage == "sft" or params.rl_env_type == "preference_comparison":
-        return False
-    return params.eval_strategy == "epoch"
+    return params.eval_strategy == "epoch" and params.rl_env_type != "preference_comparison"
 
 
 def _environment(params: LLMTrainingParams) -> tuple[Any, datasets.DatasetDict]:

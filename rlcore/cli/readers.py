@@ -5,7 +5,7 @@ from rlcore.cli.stages import STAGE_FIELDS, implementation_of
 
 _PROJECT = {
     "trainer", "project_name", "max_samples", "implementation", "log", "save_strategy", "resume_from_checkpoint",
-    "push_to_hub", "repo_id", "username", "hub_private", "token",
+    "push_to_hub", "repo_id", "username", "hub_private", "token", "silence",
 }  # fmt: skip
 _FILE = {"data_path", "train_split", "text_column", "column_mapping"}
 _VALIDATION = {"valid_split", "eval_strategy"}
@@ -16,7 +16,7 @@ _ENVIRONMENT = {"rl_env_module", "rl_env_class"}
 _PAIRS = _PROJECT | _FILE | _VALIDATION | {"prompt_text_column", "rejected_text_column"}
 
 PROJECT_FIELDS: dict[str, set[str]] = {
-    "sft": _PROJECT | _FILE | {"prompt_text_column"},
+    "sft": _PROJECT | _FILE | _VALIDATION | {"prompt_text_column", "merge_adapter"},
     "reward": _PAIRS,
     "dpo": _PAIRS | {"model_ref", "merge_adapter"},
     "orpo": _PAIRS | {"merge_adapter"},
@@ -26,15 +26,10 @@ PROJECT_FIELDS: dict[str, set[str]] = {
 """What AutoTrainProject itself reads, for each trainer."""
 
 _REASONS = {
-    ("sft", "valid_split"): "sft measures nothing while it trains",
-    ("sft", "eval_strategy"): "sft measures nothing while it trains",
     ("ppo", "gradient_accumulation"): "rl_mini_batch_size responses make an optimiser step",
     ("reward", "target_modules"): "a reward model has adapters in every linear layer",
     ("reward", "merge_adapter"): "a reward model is written whole",
-    ("ppo", "lora_dropout"): "policies are trained without dropout",
-    ("grpo", "lora_dropout"): "policies are trained without dropout",
-    ("dpo", "lora_dropout"): "policies are trained without dropout",
-    ("orpo", "lora_dropout"): "policies are trained without dropout",
+    **{(stage, "lora_dropout"): "policies are trained without dropout" for stage in STAGE_FIELDS if stage != "reward"},
 }
 
 

@@ -2,13 +2,16 @@
 
 import csv
 import gzip
+import json
 import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import datasets
 
@@ -20,6 +23,7 @@ FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parque
 VALID_SPLIT = "valid"
 """The file that is taken for validation rows where no other is named."""
 
+_NO_BLANK = re.compile(r"\S")
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -48,9 +52,14 @@ def read_splits(
         wanted = {"train": train_split} | ({"validation": valid_split} if valid_split and is_measured else {})
         return datasets.DatasetDict({name: _from_hub(str(data_path), split) for name, split in wanted.items()})
     files = {"train": path if path.is_file() else _file_of(path, train_split)}
-    if is_measured and path.is_dir() and (valid_split is not None or _candidates(path, VALID_SPLIT)):
+    if is_measured and path.is_dir() and has_validation(path, valid_split):
         files["validation"] = _file_of(path, valid_split or VALID_SPLIT)
     return datasets.DatasetDict({split: _read(file) for split, file in files.items()})
+
+
+def has_validation(data_path: str | Path, valid_split: str | None) -> bool:
+    """Whether validation rows are named, or lie where they are taken without a name."""
+    return valid_split is not None or bool(_candidates(Path(data_path), VALID_SPLIT))
 
 
 def _file_of(folder: Path, split: str) -> Path:
@@ -88,23 +97,61 @@ def _read(file: Path) -> datasets.Dataset:
             f"Found {file}, expected a name ending in {', '.join(FORMATS)}, or these with .gz. Convert or rename the "
             "file."
         )
-    # The rows are in memory; in the usual cache a copy of every version of the file would stay.
     with tempfile.TemporaryDirectory() as folder, _unpacked(file, Path(folder) / f"rows{ending}") as plain:
         if not plain.stat().st_size:
             raise DataError(f"{file}: the file is empty, expected at least one row.")
         try:
-            if FORMATS[ending] == "csv":
-                return _from_csv(plain)
-            return datasets.load_dataset(
-                FORMATS[ending],
-                data_files={"train": str(plain)},
-                split="train",
-                cache_dir=folder,
-                keep_in_memory=True,
-            )
-        except (datasets.exceptions.DatasetGenerationError, csv.Error, OSError, ValueError) as error:
+            return _READERS[FORMATS[ending]](plain)
+        except (
+            datasets.exceptions.DatasetGenerationError, csv.Error, OSError, ValueError, TypeError, OverflowError,
+            RecursionError,
+        ) as error:  # fmt: skip
             reason = str(error.__cause__ or error).splitlines()[0].rstrip(".!")
             raise DataError(f"{file}: {reason}. Expected at least one row; mend or replace the file.") from error
+
+
+def _from_json(file: Path) -> datasets.Dataset:
+    """Rows in a list, or one after the other. A text stays one, also where it looks like a date or a number."""
+    text, decoder = file.read_text(encoding="utf-8-sig"), json.JSONDecoder()
+    rows: list[Any] = []
+    place = _after_blanks(text, 0)
+    while place < len(text):
+        found, end = decoder.raw_decode(text, place)
+        rows += found if isinstance(found, list) else [found]
+        place = _after_blanks(text, end)
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict) or not row:
+            raise ValueError(f"row {index} is {row!r:.80}, not an object with columns")
+    if not rows:
+        raise ValueError("no row")
+    columns = {name: _column([row.get(name) for row in rows]) for name in dict.fromkeys(chain.from_iterable(rows))}
+    return datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
+
+
+def _column(values: list[Any]) -> list[Any]:
+    """The values of one type: text, where some are text and some are not, or where a number has no 64 bits for it."""
+    kinds = {type(value) for value in values if value is not None}
+    is_mixed = len(kinds) > 1 and kinds != {int, float}
+    is_large = int in kinds and any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in values)
+    if not kinds <= {str, int, float, bool} or not (is_mixed or is_large):
+        return values
+    return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+
+
+def _after_blanks(text: str, place: int) -> int:
+    """Where the next value begins, or the end of the text."""
+    following = _NO_BLANK.search(text, place)
+    return len(text) if following is None else following.start()
+
+
+def _from_parquet(file: Path) -> datasets.Dataset:
+    # The rows are in memory; in the usual cache a copy of every version of the file would stay.
+    with tempfile.TemporaryDirectory() as folder:
+        rows = datasets.Dataset.from_parquet(str(file), cache_dir=folder, keep_in_memory=True)
+    assert isinstance(rows, datasets.Dataset)
+    if not len(rows):
+        raise ValueError("no row")
+    return rows
 
 
 def _from_csv(file: Path) -> datasets.Dataset:
@@ -121,11 +168,19 @@ def _from_csv(file: Path) -> datasets.Dataset:
     return datasets.Dataset.from_list(rows)
 
 
+_READERS: dict[str, Callable[[Path], datasets.Dataset]] = {
+    "json": _from_json,
+    "csv": _from_csv,
+    "parquet": _from_parquet,
+}
+
+
 @contextmanager
 def _unpacked(file: Path, place: Path) -> Iterator[Path]:
-    """The file itself, or its content at `place` where it is packed."""
+    """The content of a file at `place`. The file's own name may be one that datasets takes for a pattern."""
     if file.suffix != ".gz":
-        yield file
+        place.symlink_to(file.resolve())
+        yield place
         return
     try:
         with gzip.open(file) as packed, place.open("wb") as plain:

@@ -1,5 +1,6 @@
 """Where the numbers of a run are kept: nowhere, or where an entry point of the group `rlhf.metric_sinks` keeps them."""
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -13,6 +14,8 @@ from rlcore.results import MetricSink, SampleSink, TrainResult, ignore_metrics, 
 GROUP = "rlhf.metric_sinks"
 KEY_FILE = "run.key"
 
+_KEY = re.compile(r"[0-9a-f]{32}")
+
 
 class RunLog(Protocol):
     """Keeps the numbers of one run."""
@@ -23,15 +26,16 @@ class RunLog(Protocol):
     def log_samples(self, step: int, rows: list[dict[str, Any]]) -> None:
         """`on_samples` of the trainer."""
 
-    def finish(self, result: TrainResult) -> None:
-        """The run is done and its model written. Called last, within the context."""
+    def finish(self, result: TrainResult) -> str | None:
+        """The run is done and its model written. Called last, within the context; a line about where it is seen."""
 
 
 OpenLog = Callable[[str, str, Mapping[str, Any]], AbstractContextManager[RunLog]]
 """What an entry point is: `open(key, name, settings)`.
 
 `key` is the same for all attempts of a run that is interrupted and taken up, `name` is for people to read, `settings`
-are nested and plain JSON. An exception that leaves the context ends the run as failed or cancelled.
+are nested and plain JSON. What the log needs is checked by the call, before anything is written. An exception that
+leaves the context ends the run as failed or cancelled.
 """
 
 
@@ -42,7 +46,7 @@ class NoLog:
     log_samples: SampleSink = staticmethod(ignore_samples)
 
     def finish(self, result: TrainResult) -> None:
-        """Nothing is left to do."""
+        """Nothing is left to do or to see."""
 
 
 @contextmanager
@@ -61,8 +65,25 @@ def run_log(kind: str, name: str, settings: Mapping[str, Any], checkpoints: Path
     if kind == "none":
         yield NoLog()
         return
-    with open_log(kind)(_key(checkpoints), name, settings) as log:
+    file = None if checkpoints is None else checkpoints / KEY_FILE
+    key = _key_in(file) or uuid.uuid4().hex
+    opened = open_log(kind)(key, name, settings)
+    if file is not None:
+        # The next attempt finds it there, however this one ends.
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f"{KEY_FILE}.tmp")
+        draft.write_text(key, encoding="utf-8")
+        draft.replace(file)
+    with opened as log:
         yield log
+
+
+def _key_in(file: Path | None) -> str | None:
+    """The key of the run that is taken up; None where there is none, or something else. Logs name folders after it."""
+    if file is None or not file.is_file():
+        return None
+    key = file.read_text(encoding="utf-8", errors="replace")
+    return key if _KEY.fullmatch(key) else None
 
 
 def open_log(kind: str) -> OpenLog:
@@ -85,15 +106,3 @@ def _needs_checkout(kind: str, missing: str) -> ConfigError:
         f"log={kind!r} needs a checkout: found no {missing}. Clone the project and run `make demo` there, or leave it "
         "out."
     )
-
-
-def _key(checkpoints: Path | None) -> str:
-    """A name of this run, which its folder for checkpoints keeps for the next attempt."""
-    file = None if checkpoints is None else checkpoints / KEY_FILE
-    if file is not None and file.is_file():
-        return file.read_text(encoding="utf-8")
-    key = uuid.uuid4().hex
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(key, encoding="utf-8")
-    return key

@@ -62,7 +62,10 @@ _ROLLOUT = (
 )
 
 STAGE_FIELDS: dict[str, dict[str, str]] = {
-    "sft": _EVERY | _ROWS | {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "save_steps": "save_steps"},
+    "sft": _EVERY
+    | _ROWS
+    | _ADAPTERS
+    | {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "save_steps": "save_steps"},
     "reward": _EVERY
     | _ROWS
     | {
@@ -127,7 +130,13 @@ def stage_config(params: LLMTrainingParams, row_count: int) -> StageConfig:
 def _sft(params: LLMTrainingParams, row_count: int) -> dict[str, Any]:
     epoch = _steps_per_epoch(params, row_count)
     steps = params.epochs * epoch
-    return {"max_steps": steps, "warmup_steps": _warmup_steps(params, steps), "save_steps": _save_every(params, epoch)}
+    return {
+        "max_steps": steps,
+        "warmup_steps": _warmup_steps(params, steps),
+        "eval_every": epoch,
+        "save_steps": _save_every(params, epoch),
+        "lora": _adapters(params),
+    }
 
 
 def _reward(params: LLMTrainingParams, row_count: int) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from rlcore.results import StopTraining
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(StopTraining):
-    """A signal asked the run to stop.
+class Stopped(StopTraining, KeyboardInterrupt):
+    """A signal asked the command to stop.
 
     Attributes:
         exit_code: 130 after SIGINT, 143 after SIGTERM.

@@ -19,11 +19,10 @@ from rlcore.dpo.loss import ReferencedPairs
 from rlcore.dpo.reference import kept_on_disk, measure_reference
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient, in_first_process, require_agreement
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process, require_agreement, training_device
 from rlcore.models import (
     CausalLM,
     add_lora,
-    choose_device,
     frozen_copy,
     frozen_weights,
     load_causal_lm,
@@ -105,7 +104,7 @@ class DPOTrainer:
             raise ConfigError("Found a reference_model with reference_free=True. Leave one of them out.")
         self.config = config
         self.on_metrics, self.on_samples = on_metrics, on_samples
-        device = choose_device(config.device)
+        device = training_device(config.device)
         self.tokenizer = tokenizer if tokenizer is not None else load_tokenizer(config.model_name)
         self.chat = ChatFormat(self.tokenizer)
         self.model = load_causal_lm(model if model is not None else config.model_name)

@@ -3,6 +3,7 @@
 from rlcore.forward_backward.accumulation import LossFunction
 from rlcore.forward_backward.clients import AsyncTrainingClient, ForwardBackwardPipeline
 from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput, OptimStepOutput, StepOutput
+from rlcore.forward_backward.placing import training_device
 from rlcore.forward_backward.sharing import in_each_process, in_first_process, in_shares, require_agreement
 from rlcore.forward_backward.whole_step import LossOfPart
 
@@ -19,4 +20,5 @@ __all__ = [
     "in_first_process",
     "in_shares",
     "require_agreement",
+    "training_device",
 ]

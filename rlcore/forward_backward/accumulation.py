@@ -75,8 +75,9 @@ class Update:
             _check_scheduler(self.scheduler, self.optimizer)
 
 
-_holders: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Accumulation]]" = weakref.WeakKeyDictionary()
-_holding = threading.Lock()
+_open: "weakref.WeakKeyDictionary[Accumulation, set[int]]" = weakref.WeakKeyDictionary()
+"""Those with micro-batches that wait for their step, and the identities of the weights whose gradients wait."""
+_opening = threading.Lock()
 
 
 class Accumulation:
@@ -191,26 +192,31 @@ class Accumulation:
 
     def release(self) -> None:
         """Let another client train the model, whether the window made its step or not."""
-        with _holding:
-            if self._holder() is self:
-                del _holders[self.model]
+        with _opening:
+            _open.pop(self, None)
 
     def _hold_model(self) -> None:
-        with _holding:
-            if self._holder() not in (None, self):
+        with _opening:
+            if self in _open:
+                return
+            own = self._trained_weights()
+            if self._is_held_elsewhere(own):
                 raise ConfigError(
                     "Found another client of this model with micro-batches that wait for their optimiser step; both "
                     "would add to the same gradients. Call its optim_step() or shutdown() first."
                 )
-            _holders[self.model] = weakref.ref(self)
+            _open[self] = own
 
     def _another_holds_model(self) -> bool:
-        with _holding:
-            return self._holder() not in (None, self)
+        with _opening:
+            return self._is_held_elsewhere(self._trained_weights())
 
-    def _holder(self) -> "Accumulation | None":
-        reference = _holders.get(self.model)
-        return None if reference is None else reference()
+    def _is_held_elsewhere(self, own: set[int]) -> bool:
+        """Whether another window's gradients are on weights of this model, which may be part of a module there."""
+        return any(other is not self and not own.isdisjoint(waiting) for other, waiting in _open.items())
+
+    def _trained_weights(self) -> set[int]:
+        return {id(parameter) for parameter in self.model.parameters() if parameter.requires_grad}
 
     def _gradients_of_all_processes(self, optimizer: torch.optim.Optimizer, whole: Window) -> list[nn.Parameter]:
         """What the optimizer trains in this step; gradients are the sum over all micro-batches, or their mean."""

@@ -21,11 +21,12 @@ from rlcore.forward_backward.accumulation import (
 )
 from rlcore.forward_backward.future import AsyncTrainingFuture, ForwardBackwardOutput, OptimStepOutput, StepOutput
 from rlcore.forward_backward.memory import RowLimit, measure_in_parts
+from rlcore.forward_backward.placing import training_device
 from rlcore.forward_backward.sampling import Sample, sample_request
 from rlcore.forward_backward.state import TrainingState, checked_name, folder_of
 from rlcore.forward_backward.whole_step import LossOfPart, train_whole_step
 from rlcore.forward_backward.worker import Worker
-from rlcore.models import choose_device, evaluation_mode, reference_of
+from rlcore.models import evaluation_mode, reference_of
 from rlcore.processes import Processes, launched_processes
 from rlcore.sampling import SamplingParams, is_whole
 
@@ -71,7 +72,7 @@ class Lane:
                 "Pass a copy, or leave it out where the model has LoRA adapters."
             )
         self.processes = launched_processes()
-        place = _place(device, self.processes)
+        place = self.processes.device if device is None else training_device(device)
         self.model = model if place is None else model.to(place)
         self.processes.copy_from_first(model)
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -356,23 +357,6 @@ def require_function(name: str, value: object) -> None:
 def _require_count(name: str, value: object, advice: str) -> None:
     if not (is_whole(value) and cast(int, value) >= 1):
         raise ConfigError(f"Found {name}={value!r}, expected at least 1, as a whole number. {advice}")
-
-
-def _place(device: str | torch.device | None, processes: Processes) -> torch.device | None:
-    """Where a model goes; None leaves it where it is.
-
-    Raises:
-        ConfigError: the device is not there, or the launch gave this process one of another kind.
-    """
-    if device is None:
-        return processes.device
-    chosen = choose_device(str(device))
-    if processes.device is not None and processes.device.type != chosen.type:
-        raise ConfigError(
-            f"Found device={str(device)!r}, but this process was launched for {processes.device}. Leave the device "
-            "out, or set ACCELERATE_USE_CPU=true to train on CPUs."
-        )
-    return processes.device or chosen
 
 
 def _has_adapters(model: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import TypeVar
@@ -54,18 +54,27 @@ def in_each_process(client: Lane, work: Callable[[], ResultT]) -> list[ResultT]:
     return all_results(outcomes, failure)
 
 
-def in_shares(client: Lane, count: int, work: Callable[[list[int]], Sequence[ResultT]]) -> list[ResultT]:
+def in_shares(
+    client: Lane,
+    count: int,
+    work: Callable[[list[int]], Sequence[ResultT]],
+    together: Sequence[Hashable] | None = None,
+) -> list[ResultT]:
     """work(rows) over this process's share of range(count); the results of all processes, in the order of the rows.
 
     Args:
         client: knows the processes.
         count: rows.
         work: one result for each of the rows it gets, which may be none; else as in `in_each_process`.
+        together: for each row what marks its group, whose rows one process gets; None where each row is alone.
 
     Raises:
         BaseException, RLCoreError: see `in_each_process`.
     """
-    rows = client.processes.share(range(count))
+    groups: dict[Hashable, list[int]] = {}
+    for row in range(count):
+        groups.setdefault(row if together is None else together[row], []).append(row)
+    rows = sorted(chain(*client.processes.share(list(groups.values()))))
     shares = in_each_process(client, lambda: list(zip(rows, work(rows), strict=True)))
     return [result for _, result in sorted(chain(*shares), key=itemgetter(0))]
 

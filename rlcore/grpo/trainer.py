@@ -16,7 +16,7 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
 from rlcore.grpo.environment import environment_rows, episode_scores, with_case_idx
 from rlcore.grpo.update import experience_of, group_metrics, losses_of
-from rlcore.models import CausalLM, language_model_of, load_causal_lm
+from rlcore.models import CausalLM, language_model_of
 from rlcore.results import MetricSink, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.reward_functions import checked_scores_or_nan
 from rlcore.rollout import (
@@ -29,7 +29,6 @@ from rlcore.rollout import (
     accepted_scores,
     choose_prompts,
     train_and_publish,
-    update_rollout,
 )
 from rlcore.rollout.turns import Episode, play_episodes
 from rlcore.sampling import SamplingParams
@@ -78,7 +77,7 @@ class GRPOTrainer(RolloutTrainer[GRPOConfig]):
         tokenizer: PreTrainedTokenizerBase | None = None,
         reward_fn: Reward | None = None,
         model: CausalLM | None = None,
-        reference_model: CausalLM | None = None,
+        reference_model: CausalLM | str | Path | None = None,
         environment: EpisodeEnvironment | None = None,
         on_metrics: MetricSink = ignore_metrics,
         on_samples: SampleSink = ignore_samples,
@@ -199,16 +198,7 @@ class GRPOTrainer(RolloutTrainer[GRPOConfig]):
         metrics = group_metrics(rollout, experience)
         if self.training_client.processes.is_first:
             _warn_of_waste(rollout, metrics, self.iteration)
-        return metrics | update_rollout(
-            self.training_client,
-            self.optimizer,
-            self.guard,
-            len(rollout),
-            losses_of(experience, config),
-            config=config,
-            epochs=config.grpo_epochs,
-            iteration=self.iteration,
-        )
+        return metrics | self.update(len(rollout), losses_of(experience, config), config.grpo_epochs)
 
 
 def train(
@@ -241,7 +231,7 @@ def train(
     trainer = GRPOTrainer(
         config,
         reward_fn=reward,
-        reference_model=None if reference is None else load_causal_lm(reference),
+        reference_model=reference,
         environment=environment,
         on_metrics=on_metrics,
         on_samples=on_samples,

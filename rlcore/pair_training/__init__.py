@@ -9,8 +9,10 @@ from rlcore.pair_training.columns import (
     preference_columns,
     preference_splits,
     read_each,
+    require_lists,
     require_pairs,
     require_prompt,
+    require_splits,
 )
 from rlcore.pair_training.folder import only_run_of_folder, shared_checkpoint_folder
 from rlcore.pair_training.measuring import by_length, evaluate_pairs, measure_pairs
@@ -33,7 +35,9 @@ __all__ = [
     "preference_columns",
     "preference_splits",
     "read_each",
+    "require_lists",
     "require_pairs",
     "require_prompt",
+    "require_splits",
     "shared_checkpoint_folder",
 ]

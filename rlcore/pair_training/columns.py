@@ -17,6 +17,20 @@ PairsT = TypeVar("PairsT")
 logger = logging.getLogger(__name__)
 
 
+def require_splits(data: object) -> None:
+    """Let rows by split pass, with a split train.
+
+    Raises:
+        DataError: they are something else.
+    """
+    if not isinstance(data, Mapping) or "train" not in data:
+        found = f"the splits {sorted(data)}" if isinstance(data, Mapping) else f"a {type(data).__name__}"
+        raise DataError(
+            f"Found {found}, expected train among the splits of a datasets.DatasetDict. Make one: "
+            "datasets.DatasetDict(train=rows)."
+        )
+
+
 def preference_splits(data: Mapping[str, datasets.Dataset], reward: object) -> dict[str, Columns]:
     """The columns of `data["train"]` and, where it has rows, of `data["validation"]`.
 
@@ -26,14 +40,19 @@ def preference_splits(data: Mapping[str, datasets.Dataset], reward: object) -> d
 
     Raises:
         ConfigError: there is a reward source.
-        DataError: there is no split train.
+        DataError: there is no split train, or a split is no data set.
     """
     if reward is not None:
         raise ConfigError("Found a reward source, expected none: preference pairs are the only signal. Leave it out.")
-    if "train" not in data:
-        raise DataError(f"Found the splits {sorted(data)}, expected train. Name the preference pairs so.")
-    splits = [split for split in ("train", "validation") if split == "train" or len(data.get(split, ()))]
-    return {split: data[split].to_dict() for split in splits}
+    require_splits(data)
+    splits = {split: data[split] for split in ("train", "validation") if split in data}
+    for split, rows in splits.items():
+        if not isinstance(rows, datasets.Dataset):
+            raise DataError(
+                f"Split {split}: found a {type(rows).__name__}, expected a datasets.Dataset. Make one, such as "
+                "datasets.Dataset.from_list(rows)."
+            )
+    return {split: rows.to_dict() for split, rows in splits.items() if split == "train" or len(rows)}
 
 
 def read_each(splits: Mapping[str, Columns], read: Callable[[Columns], PairsT]) -> dict[str, PairsT]:
@@ -72,11 +91,9 @@ def require_pairs(prompts: Sequence[Any], chosen: Sequence[Any], rejected: Seque
     """Let lists pass that have one entry for each pair.
 
     Raises:
-        DataError: one is a text, or they differ in length or are empty.
+        DataError: one is no list, or they differ in length or are empty.
     """
-    for name, values in (("prompts", prompts), ("chosen", chosen), ("rejected", rejected)):
-        if isinstance(values, str):
-            raise DataError(f"{name}: found the text {values!r}, expected a list of texts. Put it into a list.")
+    require_lists({"prompts": prompts, "chosen": chosen, "rejected": rejected})
     if not len(prompts) == len(chosen) == len(rejected):
         raise DataError(
             f"Found {len(prompts)} prompts, {len(chosen)} chosen and {len(rejected)} rejected responses, "
@@ -84,6 +101,20 @@ def require_pairs(prompts: Sequence[Any], chosen: Sequence[Any], rejected: Seque
         )
     if not len(prompts):
         raise DataError("Found 0 preference pairs, expected at least one.")
+
+
+def require_lists(columns: Mapping[str, object]) -> None:
+    """Let lists pass, and what is read like one. A text and a generator are none.
+
+    Raises:
+        DataError: one is something else. Names it.
+    """
+    for name, values in columns.items():
+        if isinstance(values, str):
+            raise DataError(f"{name}: found the text {values!r}, expected a list of texts. Put it into a list.")
+        is_list = hasattr(values, "__len__") and hasattr(values, "__getitem__") and not isinstance(values, Mapping)
+        if not is_list:
+            raise DataError(f"{name}: found a {type(values).__name__}, expected a list. Make it one.")
 
 
 def require_prompt(row: int, prompt: object) -> None:

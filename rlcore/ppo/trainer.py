@@ -11,10 +11,10 @@ from torch import nn
 from rlcore.configs import PPOConfig, RolloutConfig
 from rlcore.functional.losses import explained_variance
 from rlcore.kl_control import AdaptiveKLController
-from rlcore.models import CausalLM, PPOModel, load_causal_lm
+from rlcore.models import CausalLM, PPOModel
 from rlcore.ppo.update import experience_of, losses_of, ppo_loss, value_warmup_loss
 from rlcore.results import MetricSink, SampleSink, TrainResult, ignore_metrics, ignore_samples
-from rlcore.rollout import Reward, Rollout, RolloutTrainer, rollout_metrics, train_and_publish, update_rollout
+from rlcore.rollout import Reward, Rollout, RolloutTrainer, rollout_metrics, train_and_publish
 
 
 class PPOTrainer(RolloutTrainer[PPOConfig]):
@@ -69,16 +69,7 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
         config, coef = self.config, self.kl_controller.value
         experience = experience_of(rollout, config, coef)
         loss = value_warmup_loss if self.iteration < config.value_warmup_iterations else ppo_loss
-        metrics = update_rollout(
-            self.training_client,
-            self.optimizer,
-            self.guard,
-            len(rollout),
-            losses_of(experience, config, loss),
-            config=config,
-            epochs=config.ppo_epochs,
-            iteration=self.iteration,
-        )
+        metrics = self.update(len(rollout), losses_of(experience, config, loss), config.ppo_epochs)
         metrics["kl/coef"] = coef
         metrics["value/explained_variance"] = explained_variance(
             experience.old_values, experience.returns, rollout.response_mask
@@ -123,7 +114,7 @@ def train(
     trainer = PPOTrainer(
         config,
         reward_fn=reward,
-        reference_model=None if reference is None else load_causal_lm(reference),
+        reference_model=reference,
         on_metrics=on_metrics,
         on_samples=on_samples,
     )

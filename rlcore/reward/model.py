@@ -175,8 +175,12 @@ class RewardModel(nn.Module):
             margin: float or [N], reward units.
 
         Raises:
-            ConfigError, DataError: see pair_scores.
+            ConfigError, DataError: see pair_scores; a margin is not finite.
         """
+        if not bool(torch.as_tensor(margin).isfinite().all()):
+            raise DataError(
+                "Found a margin that is not finite, expected a number for each pair. Drop or mend that pair."
+            )
         chosen, rejected = self.pair_scores(chosen_ids, chosen_mask, rejected_ids, rejected_mask)
         return bradley_terry_loss(chosen, rejected, margin)
 

@@ -1,6 +1,6 @@
 """Whole texts, or prompts with their responses, as token rows; and the scores of many rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,13 +23,15 @@ def encode_texts(chat: ChatFormat, texts: Sequence[Text], max_length: int) -> li
 
     Raises:
         ConfigError: max_length < 2.
-        DataError: the texts are a single text, or a row is neither text nor a prompt and a response, or cannot be
-            encoded. Names the row.
+        DataError: the texts are a single text or no list, or a row is neither text nor a prompt and a response, is a
+            blank text, or cannot be encoded. Names the row.
     """
     if max_length < 2:
         raise ConfigError(f"max_length={max_length}: expected at least 2, one token of text and the end token.")
     if isinstance(texts, str):
         raise DataError(f"Found the text {texts!r}, expected a list of texts. Put it into a list.")
+    if not isinstance(texts, Iterable):
+        raise DataError(f"Found a {type(texts).__name__} as texts, expected a list. Pass one, which may be empty.")
     return [_encode_row(chat, text, row, max_length) for row, text in enumerate(texts)]
 
 
@@ -78,6 +80,8 @@ def _encode_row(chat: ChatFormat, text: Text, row: int, max_length: int) -> list
 
 def _encode(chat: ChatFormat, text: Text, max_length: int) -> list[int]:
     if isinstance(text, str):
+        if not text.strip():
+            raise DataError(f"Found the text {text!r}, expected one to score. Drop it, or pass its prompt with it.")
         ids = chat.encode_text(text)
         while ids and ids[-1] == chat.end_id:
             ids.pop()

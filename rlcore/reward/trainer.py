@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat, Prompt
-from rlcore.forward_backward import AsyncTrainingClient, in_first_process
-from rlcore.models import choose_device, require_arguments, require_tokenizer, vocabulary_size
-from rlcore.pair_training import PairObjective, PairRun, evaluate_pairs
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process, training_device
+from rlcore.models import require_arguments, require_tokenizer, vocabulary_size
+from rlcore.pair_training import PairObjective, PairRun, evaluate_pairs, require_lists
 from rlcore.results import MetricSink, ignore_metrics
 from rlcore.reward.files import load_weights, read_saved, save_reward_file, save_reward_model
 from rlcore.reward.labels import LabelledRows, Targets, labelled_rows
@@ -66,7 +66,7 @@ class RewardModelTrainer:
         self.chat = ChatFormat(tokenizer)
         if model.body.config.pad_token_id is None:
             model.body.config.pad_token_id = tokenizer.pad_token_id
-        self.training_client = AsyncTrainingClient(model, device=choose_device(device))
+        self.training_client = AsyncTrainingClient(model, device=training_device(device))
 
     def train_on_preferences(
         self,
@@ -278,9 +278,7 @@ def _require_alike(prompts: Sequence[Prompt] | None, eval_prompts: Sequence[Prom
 
 
 def _require_equally_many(columns: Mapping[str, Sized]) -> None:
-    for name, values in columns.items():
-        if isinstance(values, str):
-            raise DataError(f"{name}: found the text {values!r}, expected a list of texts. Put it into a list.")
+    require_lists(columns)
     counts = {name: len(values) for name, values in columns.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         found = ", ".join(f"{count} {name}" for name, count in counts.items())

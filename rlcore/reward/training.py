@@ -11,8 +11,8 @@ from torch import nn
 from rlcore.configs import RewardModelConfig
 from rlcore.errors import ConfigError
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient, in_first_process
-from rlcore.models import CausalLM, choose_device, load_tokenizer
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process, training_device
+from rlcore.models import CausalLM, load_tokenizer
 from rlcore.pair_training import PairPlan, PairRun, preference_splits, read_each, shared_checkpoint_folder
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.reward.files import save_reward_model
@@ -61,7 +61,7 @@ def train(
     """
     splits = preference_splits(data, reward)
     _refuse_contradictions(config, reference)
-    device = choose_device(config.device)
+    device = training_device(config.device)
     tokenizer = load_tokenizer(config.model_name)
     model = RewardModel(config)
     model.body.config.pad_token_id = tokenizer.pad_token_id

@@ -24,6 +24,7 @@ from rlcore.reward_functions.sources import (
     WeightedSum,
     as_reward_source,
     imported_object,
+    responses_per_prompt,
     reward_function_named,
     weighted_sum,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "length_penalty_score",
     "length_score",
     "own_copies",
+    "responses_per_prompt",
     "reward_function_named",
     "states_answer",
     "weighted_sum",

@@ -47,7 +47,16 @@ def as_reward_source(
         return check(call(*own_copies(prompts, responses, metadata)), len(responses), named)
 
     source.__name__ = named
+    vars(source)["responses_per_prompt"] = responses_per_prompt(function)
     return source
+
+
+def responses_per_prompt(reward: object) -> int:
+    """Responses to one prompt that a source wants to see together: more than 1 where it compares them.
+
+    A source says so in an attribute of this name.
+    """
+    return int(getattr(reward, "responses_per_prompt", 1))
 
 
 def reward_function_named(name: str) -> RewardSource:
@@ -112,6 +121,7 @@ class WeightedSum:
         self.weights = checked_weights(sources, weights)
         self.sources = {name: as_reward_source(source, f"Reward {name}", check) for name, source in sources.items()}
         self.__name__ = "+".join(sources)
+        self.responses_per_prompt = max(map(responses_per_prompt, sources.values()))
 
     def parts(
         self, prompts: Sequence[str], responses: Sequence[str], metadata: Rows | None = None

@@ -6,7 +6,7 @@ have drawn, and a response does not depend on which others are sampled beside it
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -144,6 +144,7 @@ def collect_rollout(
     *,
     temperature: float,
     missing_eos_score: float | None,
+    together: Sequence[Hashable] | None,
 ) -> Rollout:
     """A response to each prompt, measured under policy, reference, critic and reward source.
 
@@ -157,6 +158,7 @@ def collect_rollout(
         respond, score: called for the rows of this process.
         temperature: of sampling.
         missing_eos_score: score of a response that the length limit cut; None keeps what `score` said.
+        together: for each row what marks those that `score` has to see with it; None where it sees each alone.
     """
     watch = Stopwatch()
 
@@ -175,7 +177,7 @@ def collect_rollout(
             watch=watch,
         )
 
-    rows = in_shares(client, len(prompts), own)
+    rows = in_shares(client, len(prompts), own, together)
     return rollout_of(prompts, group_ids, rows, pad_id=chat.pad_id, device=client.device, seconds=watch.seconds)
 
 

@@ -1,6 +1,7 @@
 """The policy of a trainer and its reference, from settings or from objects that were passed."""
 
 import sys
+from pathlib import Path
 
 import torch
 
@@ -21,15 +22,15 @@ from rlcore.models import (
 
 
 def load_policy(
-    config: RolloutConfig, model: CausalLM | None, reference: CausalLM | None, device: torch.device
+    config: RolloutConfig, model: CausalLM | None, reference: CausalLM | str | Path | None, device: torch.device
 ) -> tuple[CausalLM, CausalLM | None]:
     """The policy and its reference, on the device and in evaluation mode.
 
     Args:
         config: names the model where none is passed, and the adapters.
         model: trained in place.
-        reference: frozen by the training client; None takes a copy of the model as it is, and with adapters nothing, as
-            there the base under them is the reference.
+        reference: model or folder, frozen by the training client; None takes a copy of the model as it is, and with
+            adapters nothing, as there the base under them is the reference.
         device: where to put both.
 
     Raises:

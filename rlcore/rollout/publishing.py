@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlcore.pair_training import shared_checkpoint_folder
+from rlcore.pair_training import require_splits, shared_checkpoint_folder
 from rlcore.results import TrainResult
 from rlcore.rollout.prompts import Prompts
 from rlcore.rollout.trainer import RolloutTrainer
@@ -25,10 +25,12 @@ def train_and_publish(
         resume_dir: folder for checkpoints; an interrupted run in it is taken up. None keeps none.
 
     Raises:
+        DataError: there is no split train.
         ConfigError, CheckpointError: before the first step, see shared_checkpoint_folder.
     """
     client = trainer.training_client
     with contextlib.closing(trainer), shared_checkpoint_folder(client, resume_dir, output_dir) as checkpoints:
+        require_splits(data)
         trainer.train(data["train"], validation_prompts=data.get("validation", ()), resume_dir=checkpoints)
         trainer.load_best(checkpoints)
         trainer.save_model(output_dir)

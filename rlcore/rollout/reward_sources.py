@@ -18,6 +18,7 @@ from rlcore.reward_functions import (
     as_reward_source,
     checked_scores,
     own_copies,
+    responses_per_prompt,
     reward_function_named,
 )
 from rlcore.rollout.prompts import EncodedPrompt
@@ -100,9 +101,22 @@ def reward_source_of(
     raise ConfigError(f"Found {reward!r} as reward, expected {ACCEPTED}.")
 
 
-def responses_per_prompt(reward: RewardSource) -> int:
-    """Responses to one prompt that a source wants to see together: more than 1 where it compares them."""
-    return int(getattr(reward, "responses_per_prompt", 1))
+def rivals(reward: RewardSource, prompts: Sequence[EncodedPrompt]) -> list[str] | None:
+    """What marks the rows that a source wants to see together: the prompt's text where it compares, else None."""
+    return [prompt.text for prompt in prompts] if responses_per_prompt(reward) > 1 else None
+
+
+def require_own_scores(reward: RewardSource) -> None:
+    """Let a source pass whose scores of single responses can tell one policy from another.
+
+    Raises:
+        ConfigError: it compares the responses to one prompt.
+    """
+    if responses_per_prompt(reward) > 1:
+        raise ConfigError(
+            "Found validation prompts and a reward that compares the responses to one prompt, whose mean is 0 whatever "
+            "the policy, expected scores of their own. Leave the validation prompts out, or pass a reward model."
+        )
 
 
 def score_responses(

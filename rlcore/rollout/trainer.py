@@ -1,8 +1,5 @@
 """The loop that trainers on sampled responses share: sample, judge, learn, evaluate, save; and exact resume."""
 
-import logging
-import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,27 +13,24 @@ from rlcore.checkpoint import publish
 from rlcore.configs import GRPOConfig, PPOConfig, RolloutConfig
 from rlcore.errors import CheckpointError
 from rlcore.formatting import ChatFormat
-from rlcore.forward_backward import AsyncTrainingClient, in_first_process, in_shares, require_agreement
+from rlcore.forward_backward import AsyncTrainingClient, in_first_process, in_shares, training_device
 from rlcore.health import NegativeKLWatch, NonFiniteGuard
-from rlcore.models import CausalLM, choose_device, language_model_of, load_tokenizer, save_causal_lm, seeded
-from rlcore.pair_training import only_run_of_folder
-from rlcore.processes import launched_processes
+from rlcore.models import CausalLM, language_model_of, load_tokenizer, save_causal_lm, seeded
 from rlcore.results import MetricSink, SampleSink, ignore_metrics, ignore_samples
-from rlcore.reward_functions import checked_scores
+from rlcore.reward_functions import checked_scores, responses_per_prompt
 from rlcore.rollout.arguments import iteration_count, require_settings, sampling_params
 from rlcore.rollout.checkpoints import RunCheckpoints
 from rlcore.rollout.collection import Response, Rollout, collect_rollout, row_seeds, sample_responses
-from rlcore.rollout.figures import repeatable, rollout_metrics, sample_rows, validation_metrics
+from rlcore.rollout.figures import repeatable
 from rlcore.rollout.interruptions import IterationMark
 from rlcore.rollout.policy import load_policy, prompt_room, require_own_tokens
 from rlcore.rollout.prompts import EncodedPrompt, Prompts, are_given, choose_prompts, encode_prompts
-from rlcore.rollout.reward_sources import Reward, responses_per_prompt, reward_source_of, score_responses
-from rlcore.run_folder import saved_when_stopped
+from rlcore.rollout.reward_sources import Reward, require_own_scores, reward_source_of, rivals, score_responses
+from rlcore.rollout.run import RolloutRun, evaluate
+from rlcore.rollout.update import LossesOfStep, update_rollout
 from rlcore.sampling import SamplingParams
 
 ConfigT = TypeVar("ConfigT", PPOConfig, GRPOConfig)
-
-logger = logging.getLogger(__name__)
 
 
 class RolloutTrainer(ABC, Generic[ConfigT]):
@@ -56,7 +50,8 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
         tokenizer: loaded from config.model_name when None.
         reward_fn: what scores responses, in any form of `reward_source_of`; by their length when None.
         model: causal language model, trained in place; loaded from config.model_name when None.
-        reference_model: frozen model of the KL penalty; a copy of the model when None, and with LoRA the bare base.
+        reference_model: frozen model of the KL penalty, or its folder; a copy of the model when None, and with LoRA the
+            bare base.
         on_metrics: gets the numbers of each iteration; iteration 0 is the state before training.
         on_samples: gets the responses of each evaluation.
         reward_weights: weights by name, where reward_fn is a mapping; 1 where none is given.
@@ -90,7 +85,7 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
         tokenizer: PreTrainedTokenizerBase | None = None,
         reward_fn: Reward | None = None,
         model: CausalLM | None = None,
-        reference_model: CausalLM | None = None,
+        reference_model: CausalLM | str | Path | None = None,
         on_metrics: MetricSink = ignore_metrics,
         on_samples: SampleSink = ignore_samples,
         *,
@@ -101,7 +96,7 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
         self.on_metrics, self.on_samples = on_metrics, on_samples
         self.tokenizer = tokenizer if tokenizer is not None else load_tokenizer(config.model_name)
         self.chat = self.chat_format()
-        device = launched_processes().device or choose_device(config.device)
+        device = training_device(config.device)
         self.reward = reward_source_of(reward_fn, self.tokenizer, reward_weights, self.check_scores, str(device))
         # Adapters and critic start from random weights.
         with seeded(config.seed):
@@ -112,12 +107,12 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
         self.training_client = AsyncTrainingClient(self.model, self.reference_model)
         self.optimizer = torch.optim.AdamW(self.parameter_groups(), eps=config.adam_eps, fused=True)
         self.guard = NonFiniteGuard(config.max_non_finite_steps)
-        self.kl_watch, self._mark = NegativeKLWatch(), IterationMark()
+        self.kl_watch, self.mark = NegativeKLWatch(), IterationMark()
         self.params = SamplingParams(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
         self.iteration = self.best_step = 0
         self.best_metrics: dict[str, float] = {}
         self.final_metrics: dict[str, float] = {}
-        self._checkpoints = RunCheckpoints(self.training_client, self.optimizer, config)
+        self.checkpoints = RunCheckpoints(self.training_client, self.optimizer, config)
 
     # What a subclass says.
 
@@ -151,6 +146,11 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
     def encode(self, prompts: Prompts) -> list[EncodedPrompt]:
         """The prompts as tokens."""
         return encode_prompts(prompts, self.chat, self.longest_prompt)
+
+    def held_out(self, prompts: Prompts) -> list[EncodedPrompt]:
+        """The prompts of an evaluation as tokens, where the reward can judge it; see require_own_scores."""
+        require_own_scores(self.reward)
+        return self.encode(prompts)
 
     def choose(self, prompts: Sequence[EncodedPrompt], iteration: int) -> list[int]:
         """Which prompts are answered in an iteration: batch_size indices."""
@@ -194,7 +194,8 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
             EVALUATION_HISTORY with one for each evaluation.
 
         Raises:
-            ConfigError: num_iterations is no whole number, or negative.
+            ConfigError: num_iterations is no whole number, or negative; validation prompts beside a reward that
+                compares responses.
             RLCoreError: an earlier call was interrupted inside an iteration, and no checkpoint was taken up.
             DataError: empty prompts, or a reward source that returns a wrong count or something not finite.
             CheckpointError: resume_dir holds another run or one that is going on, or no whole checkpoint.
@@ -202,24 +203,18 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
         """
         total = iteration_count(self.config, num_iterations)
         train_prompts = self.encode(prompts)
-        held_out = self.encode(validation_prompts) if are_given(validation_prompts) else []
-        validation = held_out[: self.config.eval_prompts]
-        self._checkpoints.belong_to(train_prompts, validation)
+        held_out = self.held_out(validation_prompts) if are_given(validation_prompts) else []
         folder = None if resume_dir is None else Path(resume_dir)
-        settings = self.config.model_dump(mode="json", exclude={"device"})
-        facts = {"config": settings, **self._checkpoints.data, "num_iterations": total, "resume_dir": folder}
-        require_agreement(self.training_client, facts)
-        with only_run_of_folder(self.training_client, folder):
-            if folder:
-                self._take_up(folder)
-            self._mark.require_whole()
-            if 0 < total <= self.iteration and self.training_client.processes.is_first:
-                logger.warning("%d of %d iterations are done already; nothing is left to train.", self.iteration, total)
-            return self._run(total, train_prompts, validation, folder)
+        return RolloutRun(self, total, train_prompts, held_out[: self.config.eval_prompts], folder).to_the_end()
 
     def evaluate(self, prompts: Prompts) -> dict[str, float]:
-        """Sample a response to each prompt, with fixed seeds; score, KL and length under `validation/` names."""
-        return self._evaluate(self.encode(prompts))
+        """Sample a response to each prompt, with fixed seeds; score, KL and length under `validation/` names.
+
+        Raises:
+            ConfigError: the reward compares responses, see require_own_scores.
+            DataError: see train.
+        """
+        return evaluate(self, self.held_out(prompts))
 
     def generate_responses(
         self,
@@ -271,7 +266,7 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
             CheckpointError: a weight is not finite. Nothing was written.
             RLCoreError: training was interrupted inside an iteration. Nothing was written.
         """
-        self._mark.require_whole()
+        self.mark.require_whole()
         state = {
             "iteration": self.iteration,
             "guard": self.guard.state_dict(),
@@ -280,7 +275,7 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
             "final_metrics": repeatable(self.final_metrics),
             "extra": self.extra_state(),
         }
-        return self._checkpoints.write(Path(folder), self.iteration, state, best_step=self.best_step)
+        return self.checkpoints.write(Path(folder), self.iteration, state, best_step=self.best_step)
 
     def load_checkpoint(self, folder: Path) -> None:
         """Go on from a checkpoint: one that `save_checkpoint` wrote, or the newest whole one of a folder of them.
@@ -288,7 +283,7 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
         Raises:
             CheckpointError: there is none, it is damaged, or it is of other settings, weights or data.
         """
-        if not self._take_up(Path(folder)):
+        if not self.take_up(Path(folder)):
             raise CheckpointError(
                 f"{folder}: found no checkpoint, expected one that save_checkpoint wrote. Name its folder."
             )
@@ -302,7 +297,7 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
         if not self.best_metrics:
             self.best_step = self.iteration
         elif self.best_step != self.iteration:
-            self._checkpoints.put_weights(Path(folder), self.best_step)
+            self.checkpoints.put_weights(Path(folder), self.best_step)
 
     def close(self) -> None:
         """Stop the training client. Idempotent."""
@@ -319,82 +314,40 @@ class RolloutTrainer(ABC, Generic[ConfigT]):
         Raises:
             DataError: the reward source returned a wrong count, or a score that is not a finite number.
         """
+        asked = [prompts[index] for index in indices]
         return collect_rollout(
             self.training_client,
             self.chat,
-            [prompts[index] for index in indices],
+            asked,
             indices,
             lambda asked, rows: self.respond(asked, self.params, row_seeds(self.config.seed, purpose, rows)),
             self.score,
             temperature=self.config.temperature,
             missing_eos_score=self.config.missing_eos_score,
+            together=rivals(self.reward, asked),
         )
 
-    def _iterate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
-        rollout = self.collect(prompts, self.choose(prompts, self.iteration), ("rollout", self.iteration))
-        metrics = rollout_metrics(rollout)
-        if self.training_client.processes.is_first:
-            self.kl_watch.see(metrics["kl/ref_token_mean"])
-        started = time.perf_counter()
-        self._mark.begin(self.iteration)
-        metrics |= self.learn(rollout)
-        metrics["time/update_s"] = time.perf_counter() - started
-        self.iteration += 1
-        return metrics
+    def update(self, row_count: int, losses_of: LossesOfStep, epochs: int) -> dict[str, float]:
+        """The optimiser steps of an iteration over so many responses; see update_rollout."""
+        return update_rollout(
+            self.training_client,
+            self.optimizer,
+            self.guard,
+            row_count,
+            losses_of,
+            config=self.config,
+            epochs=epochs,
+            iteration=self.iteration,
+        )
 
-    def _run(
-        self, total: int, prompts: list[EncodedPrompt], validation: list[EncodedPrompt], folder: Path | None
-    ) -> dict[str, list[float]]:
-        columns = {**self.HISTORY, **(self.EVALUATION_HISTORY if validation else {})}
-        reported: list[Mapping[str, float]] = []
-
-        def report(metrics: Mapping[str, float]) -> None:
-            reported.append(metrics)
-            self.final_metrics |= metrics
-            if self.training_client.processes.is_first:
-                self.on_metrics(self.iteration, metrics)
-
-        report({"progress/total_steps": float(total)})
-        if self.iteration == 0 and validation:
-            report(self._validate(validation))
-            if folder:
-                self.save_checkpoint(folder)
-        while self.iteration < total:
-            metrics = self._iterate(prompts)
-            if validation and self._is_due(self.config.eval_every, total):
-                metrics |= self._validate(validation)
-            self._mark.end()
-            with saved_when_stopped(folder, self.save_checkpoint):
-                report(metrics)
-            # The best weights are those of their checkpoint: no kill leaves one without the other.
-            if folder and (self.best_step == self.iteration or self._is_due(self.config.save_every, total)):
-                self.save_checkpoint(folder)
-        return {name: [each[metric] for each in reported if metric in each] for name, metric in columns.items()}
-
-    def _is_due(self, interval: int, total: int) -> bool:
-        return self.iteration == total or self.iteration % interval == 0
-
-    def _evaluate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
-        rollout = self.collect(prompts, range(len(prompts)), ("validation", 0))
-        if self.training_client.processes.is_first:
-            self.on_samples(self.iteration, sample_rows(rollout))
-        return validation_metrics(rollout, self.config.kl_penalty_coef)
-
-    def _validate(self, prompts: list[EncodedPrompt]) -> dict[str, float]:
-        """Evaluate; note the iteration whose score less the configured KL penalty is the highest so far."""
-        metrics = self._evaluate(prompts)
-        if metrics["validation/objective"] > self.best_metrics.get("validation/objective", -math.inf):
-            self.best_step, self.best_metrics = self.iteration, metrics
-        return metrics
-
-    def _take_up(self, folder: Path) -> bool:
-        """Go on from the newest checkpoint of a folder, if there is one."""
-        state = self._checkpoints.take_up(folder)
+    def take_up(self, folder: Path) -> bool:
+        """Go on from the newest checkpoint of a folder; whether there is one. Errors: see load_checkpoint."""
+        state = self.checkpoints.take_up(folder)
         if state is None:
             return False
         self.guard.load_state_dict(state["guard"])
         self.load_extra_state(state["extra"])
         self.best_step, self.best_metrics = state["best_step"], state["best_metrics"]
         self.iteration, self.final_metrics = state["iteration"], state["final_metrics"]
-        self._mark.end()
+        self.mark.end()
         return True

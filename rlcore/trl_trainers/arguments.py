@@ -12,7 +12,7 @@ import torch
 
 from rlcore.configs import DPOConfig, GRPOConfig, ORPOConfig, RewardModelConfig, SFTConfig, StageConfig
 from rlcore.errors import ConfigError
-from rlcore.models import choose_device
+from rlcore.forward_backward import training_device
 from rlcore.processes import launched_processes
 
 # The newest checkpoint, the one before it in case the newest is never finished, and the best one.
@@ -133,9 +133,9 @@ def _saving(plan: Plan) -> dict[str, Any]:
 
 
 def _hardware(name: str | None) -> dict[str, Any]:
-    device = choose_device(name)
+    device, count = training_device(name), launched_processes().count
     on_gpu = device.type == "cuda"
-    if not on_gpu and device.type != "cpu" or on_gpu and device.index:
+    if not on_gpu and device.type != "cpu" or on_gpu and device.index and count == 1:
         raise ConfigError(
             f"device={name!r}: TRL takes the CPU or the first GPU. Use cpu or cuda, and show it one GPU alone with "
             "CUDA_VISIBLE_DEVICES."

@@ -15,8 +15,10 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.forward_backward import in_each_process
 from rlcore.grpo import GRPOTrainer
 from rlcore.models import save_causal_lm
+from rlcore.pair_training import require_splits
 from rlcore.processes import launched_processes
 from rlcore.results import MetricSink, SampleSink, TrainResult, ignore_metrics, ignore_samples
+from rlcore.reward_functions import responses_per_prompt
 from rlcore.rollout import EncodedPrompt, Response, Reward
 from rlcore.run_folder import rows_sha256, weights_sha256
 from rlcore.streams import stream_seed
@@ -90,6 +92,7 @@ def train(
             "'own'."
         )
     own = GRPOTrainer(config, reward_fn=reward, environment=environment)
+    _require_whole_groups(own)
     # TRL keeps a reference of its own.
     own.reference_model = own.training_client.reference_model = None
     rollouts = _Rollouts(own, _prompts_of(own, data), steps, on_samples)
@@ -249,12 +252,29 @@ def _steps_per_iteration(config: GRPOConfig) -> int:
     return config.batch_size // rows_per_step * config.grpo_epochs
 
 
+def _require_whole_groups(own: GRPOTrainer) -> None:
+    """Let a reward that compares the responses to a prompt see all of them in one process.
+
+    Raises:
+        ConfigError: the processes would share them out.
+    """
+    config, count = own.config, launched_processes().count
+    if responses_per_prompt(own.reward) > 1 and config.batch_size % (count * config.num_generations):
+        raise ConfigError(
+            f"batch_size={config.batch_size}, num_generations={config.num_generations}: found a reward that compares "
+            f"the responses to a prompt, which {count} processes would split. Make batch_size a multiple of "
+            f"{count * config.num_generations}."
+        )
+
+
 def _prompts_of(own: GRPOTrainer, data: datasets.DatasetDict | None) -> dict[str, list[EncodedPrompt]]:
+    if data is not None:
+        require_splits(data)
     rows: Any = own.environment_prompts() if data is None else data["train"]
     validation: Any = () if data is None else data.get("validation", ())
     prompts = {
         "train": own.encode(rows),
-        "validation": own.encode(validation)[: own.config.eval_prompts] if len(validation) else [],
+        "validation": own.held_out(validation)[: own.config.eval_prompts] if len(validation) else [],
     }
     needed = own.config.batch_size // own.config.num_generations
     if len(prompts["train"]) < needed:

@@ -33,6 +33,11 @@ class ReportCallback(TrainerCallback):
         self.translate = translate
         self.steps_per_point = steps_per_point
 
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Log the last step too, however few steps a run has."""
+        if state.global_step >= state.max_steps:
+            control.should_log = True
+
     def on_log(
         self,
         args: TrainingArguments,

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,8 +21,9 @@ from transformers import (
     TrainingArguments,
 )
 
-from rlcore.checkpoint import publish, require_replaceable
-from rlcore.errors import TrainingDiverged
+from rlcore.checkpoint import publish, require_replaceable, told_as_os_error
+from rlcore.checkpoint.manifest import damage_of, described, read_json
+from rlcore.errors import CheckpointError, ConfigError, TrainingDiverged
 from rlcore.health import refuse_non_finite
 from rlcore.processes import launched_processes
 from rlcore.results import TrainResult
@@ -29,13 +31,15 @@ from rlcore.run_folder import checkpoint_folder, only_run_in, require_same_run
 from rlcore.trl_trainers.arguments import Plan
 from rlcore.trl_trainers.metrics import ReportCallback
 
+logger = logging.getLogger(__name__)
+
 COMPLETE, IDENTITY, STATE = "complete", "identity.json", "trainer_state.json"
 
 
 class _Checkpoints(TrainerCallback):
     """Save an evaluated step that is the best so far, and mark a checkpoint once all its files are written.
 
-    A save that was killed is never marked, so it is never resumed from.
+    The mark holds their sizes and hashes. A save that was killed is never marked, so it is never resumed from.
     """
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -45,7 +49,13 @@ class _Checkpoints(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            (Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            # Other processes may still be writing the state of their random numbers.
+            files = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name != COMPLETE]
+            whole = described(file for file in files if not file.name.startswith("rng_state_"))
+            draft = folder / f".{COMPLETE}.tmp"
+            draft.write_text(json.dumps(whole, indent=1), encoding="utf-8")
+            draft.replace(folder / COMPLETE)
 
 
 class _FiniteGradients(TrainerCallback):
@@ -87,6 +97,7 @@ def run(
 
     Raises:
         ConfigError, CheckpointError: before the first step, see require_replaceable and checkpoint_folder.
+        ConfigError: TRL refuses a setting.
         CheckpointError: resume_dir holds another run or one that is still going on, or a trained weight is not finite.
         TrainingDiverged: a gradient is not finite.
         StopTraining: the sink stopped the run; a checkpoint of that step lies in resume_dir.
@@ -110,12 +121,13 @@ def run(
             state = TrainerState.load_from_json(str(start / STATE))
             _load_weights(model, start)
         elif plan.total_steps:
-            with _without_progress_bars():
+            with _without_progress_bars(), _refusals():
                 trainer = make_trainer(folder)
             trainer.remove_callback(PrinterCallback)
             for callback in (report, _Checkpoints(), _FiniteGradients()):
                 trainer.add_callback(callback)
-            trainer.train(resume_from_checkpoint=None if start is None else str(start))
+            with told_as_os_error(folder):
+                trainer.train(resume_from_checkpoint=None if start is None else str(start))
             if report.stop is not None:
                 raise report.stop
             state = trainer.state
@@ -140,29 +152,71 @@ def _without_progress_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Tell what TRL does not train, such as adapters in an output layer, as a wrong setting."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"TRL: {' '.join(str(error).split())}") from error
+
+
 def _claim(folder: Path, identity: Mapping[str, Any]) -> Path | None:
-    """The newest checkpoint, if it is this run's; without any, write down whose the folder is."""
-    path = folder / IDENTITY
-    newest = _newest_complete(folder)
-    if newest is not None:
-        require_same_run(path, json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}, identity)
-        return newest
-    folder.mkdir(parents=True, exist_ok=True)
+    """The newest checkpoint, if it is this run's; without any, write down whose the folder is.
+
+    Raises:
+        CheckpointError: there are checkpoints that no such run left, or of another one. Nothing is removed.
+    """
+    path, found = folder / IDENTITY, _checkpoints_in(folder)
+    if found and not path.is_file():
+        raise CheckpointError(
+            f"{folder}: found {found[0].name} and no {IDENTITY}, expected checkpoints of this stage or none. "
+            "Name another folder, or move them away."
+        )
+    complete = [checkpoint for checkpoint in found if (checkpoint / COMPLETE).exists()]
+    if complete:
+        require_same_run(path, _read_identity(path), identity)
+    for checkpoint in found:
+        if checkpoint not in complete:
+            shutil.rmtree(checkpoint)
+    for checkpoint in sorted(complete, key=_step_of, reverse=True):
+        fault = _fault_of(checkpoint)
+        if fault is None:
+            return checkpoint
+        logger.warning("Skipped checkpoint %s: %s", checkpoint, fault)
+    if complete:
+        raise CheckpointError(
+            f"{folder}: found {len(complete)} checkpoints, none of them whole, expected at least one. Restore one from "
+            "a copy, or empty the folder to start anew."
+        )
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(identity, indent=1), encoding="utf-8")
     draft.replace(path)
     return None
 
 
-def _newest_complete(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end; half-written ones are removed."""
-    complete = []
-    for checkpoint in folder.glob("checkpoint-*"):
-        if (checkpoint / COMPLETE).exists():
-            complete.append(checkpoint)
-        else:
-            shutil.rmtree(checkpoint)
-    return max(complete, key=_step_of, default=None)
+def _checkpoints_in(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
+
+
+def _fault_of(checkpoint: Path) -> str | None:
+    """What keeps a complete checkpoint from being as it was written."""
+    try:
+        return damage_of(checkpoint, read_json(checkpoint / COMPLETE))
+    except (CheckpointError, AttributeError, KeyError, TypeError) as error:
+        return f"{COMPLETE} cannot be read ({error!r})"
+
+
+def _read_identity(path: Path) -> Any:
+    try:
+        identity = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(identity, dict):
+            raise ValueError(f"found {identity!r:.80}")
+        return identity
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path}: {error}, expected what this stage wrote. Restore it, or empty the folder to start anew."
+        ) from error
 
 
 def _step_of(checkpoint: Path) -> int:

@@ -1,5 +1,6 @@
 """Supervised fine-tuning with TRL's SFTTrainer, on rows that our own formatter has tokenised."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from rlcore.configs import SFTConfig
 from rlcore.errors import DataError
 from rlcore.formatting import ChatFormat
-from rlcore.models import CausalLM, load_causal_lm, load_tokenizer, save_causal_lm
+from rlcore.models import CausalLM, add_lora, load_causal_lm, load_tokenizer, save_causal_lm, seeded
+from rlcore.pair_training import require_splits
 from rlcore.processes import launched_processes
 from rlcore.results import MetricSink, RewardSource, SampleSink, TrainResult, ignore_metrics, ignore_samples
 from rlcore.run_folder import rows_sha256, weights_sha256
@@ -24,9 +26,12 @@ METRIC_NAMES = {
     "mean_token_accuracy": "sft/token_accuracy",
     "entropy": "sft/entropy_mean",
     **OPTIMISER_NAMES,
+    "eval_loss": "validation/loss",
+    "eval_mean_token_accuracy": "validation/token_accuracy",
 }
 TEXT = "text"
 """Column of rows without a prompt."""
+SPLITS = ("train", "validation")
 
 # Settings under which a resumed run still computes the same numbers.
 _FREE_SETTINGS = {"logging_steps", "save_steps"}
@@ -45,27 +50,34 @@ def train(
 ) -> TrainResult:
     """Fine-tune a causal language model on demonstrations; the loss is the mean over response tokens, end included.
 
+    The published weights are those with the least loss on `data["validation"]`, else the last ones. That loss is the
+    mean over batches, so that a smaller last batch counts as much as another.
+
     Args:
         config: settings; model_name "scratch" builds a small model and trains its tokenizer on the demonstrations.
-        data: `data["train"]` with the columns `prompt`, text or messages, and `response`; or with `text` alone, of
-            which every token counts.
+        data: `data["train"]` and, where there are any, `data["validation"]`, with the columns `prompt`, text or
+            messages, and `response`; or with `text` alone, of which every token counts.
         output_dir: folder of the result, replaced as a whole at the end.
         reward, reference, on_samples: part of the common interface; supervised fine-tuning needs none of them.
         resume_dir: folder for checkpoints; a complete one in it is resumed from, bit for bit.
-        on_metrics: sink for `sft/loss` (nats per token), `sft/token_accuracy`, `optim/*`.
+        on_metrics: sink for `sft/loss` (nats per token), `sft/token_accuracy`, `validation/*`, `optim/*`.
 
     Raises:
-        DataError: no row has a response token within max_length.
+        ConfigError: there is no such model, or `lora` names no module of it.
+        DataError: there is no demonstration, a column is missing, or a row has the wrong form.
         CheckpointError: resume_dir holds another run.
         TrainingDiverged: a gradient is not finite.
     """
-    model, tokenizer = _start(config, data["train"])
-    rows = _tokenise(data["train"], ChatFormat(tokenizer), config.max_length)
+    splits = _splits(data)
+    model, tokenizer = _start(config, splits["train"])
+    chat = ChatFormat(tokenizer)
+    rows = {split: _tokenise(table, chat, config.max_length, split) for split, table in splits.items()}
     plan = Plan(
         total_steps=config.max_steps,
         batch_size=config.batch_size * launched_processes().count,
         logging_steps=config.logging_steps,
         save_every=None if resume_dir is None else config.save_steps,
+        eval_every=config.eval_every if "validation" in rows else None,
     )
     trl = import_trl()
 
@@ -80,7 +92,8 @@ def train(
                 **training_arguments(config, plan, folder),
                 **cosine_schedule(config.min_learning_rate_ratio, config.warmup_steps),
             ),
-            train_dataset=rows,
+            train_dataset=rows["train"],
+            eval_dataset=rows.get("validation"),
             processing_class=tokenizer,
         )
 
@@ -96,41 +109,64 @@ def train(
     )
 
 
+def _splits(data: Mapping[str, datasets.Dataset]) -> dict[str, datasets.Dataset]:
+    """`data["train"]` and, where it has rows, `data["validation"]`.
+
+    Raises:
+        DataError: there is no split train or no row in it, or a column is missing.
+    """
+    require_splits(data)
+    splits = {split: data[split] for split in SPLITS if len(data.get(split, ()))}
+    if "train" not in splits:
+        raise DataError("Found 0 demonstrations in the split train, expected at least one. Check the data.")
+    for split, table in splits.items():
+        if TEXT not in table.column_names and not {"prompt", "response"} <= set(table.column_names):
+            raise DataError(
+                f"Split {split}: found the columns {', '.join(table.column_names)}, expected prompt and response, or "
+                "text. Name them so."
+            )
+    return splits
+
+
 def _start(config: SFTConfig, rows: datasets.Dataset) -> tuple[CausalLM, PreTrainedTokenizerBase]:
     if config.model_name != "scratch":
-        return load_causal_lm(config.model_name), load_tokenizer(config.model_name)
+        model, tokenizer = load_causal_lm(config.model_name), load_tokenizer(config.model_name)
+        if config.lora is not None:
+            with seeded(config.seed):
+                model = add_lora(model, config.lora)
+        return model, tokenizer
     texts = [row[TEXT] if TEXT in row else f"{row['prompt']}\n{row['response']}" for row in rows]
     tokenizer = train_tokenizer(texts, config.scratch.vocab_size)
     return build_model(config.scratch, tokenizer, config.seed), tokenizer
 
 
-def _identity(config: SFTConfig, rows: datasets.Dataset, model: CausalLM) -> dict[str, Any]:
+def _identity(config: SFTConfig, rows: Mapping[str, datasets.Dataset], model: CausalLM) -> dict[str, Any]:
     """What must be the same for a checkpoint to belong to a run."""
     return {
         "config": config.model_dump(mode="json", exclude=_FREE_SETTINGS),
-        "demonstrations": rows_sha256(rows),
+        "demonstrations": {split: rows_sha256(table) for split, table in rows.items()},
         "start": weights_sha256(model.named_parameters()),
     }
 
 
-def _tokenise(rows: datasets.Dataset, chat: ChatFormat, max_length: int) -> datasets.Dataset:
+def _tokenise(rows: datasets.Dataset, chat: ChatFormat, max_length: int, split: str) -> datasets.Dataset:
     """Rows of `input_ids` and `labels`; -100 marks the prompt, which is context and not a target."""
     encoded: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
-    for row in rows:
-        if TEXT in row:
-            prompt_ids, response_ids = list[int](), _text_ids(row[TEXT], chat, max_length)
-        else:
-            prompt_ids, response_ids = chat.encode_pair(row["prompt"], row["response"], max_length=max_length)
+    for index, row in enumerate(rows):
+        try:
+            prompt_ids, response_ids = _ids_of(row, chat, max_length)
+        except DataError as error:
+            raise DataError(f"Split {split}, row {index}: {error}") from error
         encoded["input_ids"].append(prompt_ids + response_ids)
         encoded["labels"].append([-100] * len(prompt_ids) + response_ids)
-    if not encoded["input_ids"]:
-        raise DataError("Found 0 demonstrations, expected at least one. Check the data set's train split.")
     return datasets.Dataset.from_dict(encoded)
 
 
-def _text_ids(text: str, chat: ChatFormat, max_length: int) -> list[int]:
-    """A whole text as the tokenizer writes it, closed with one end token unless it is cut."""
-    ids: list[int] = list(chat.tokenizer(text)["input_ids"])
+def _ids_of(row: Mapping[str, Any], chat: ChatFormat, max_length: int) -> tuple[list[int], list[int]]:
+    """Ids of the context and of the targets, together at most max_length. One end token ends targets that fit."""
+    if TEXT not in row:
+        return chat.encode_pair(row["prompt"], row["response"], max_length=max_length)
+    ids = chat.encode_text(row[TEXT])
     while ids and ids[-1] == chat.end_id:
         ids.pop()
-    return [*ids, chat.end_id][:max_length]
+    return [], [*ids, chat.end_id][:max_length]

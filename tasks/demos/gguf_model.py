@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, DataError
 from tasks.records.artifacts import read_json, write_json
 
 ORIGIN = "converted_from.json"
@@ -29,6 +29,7 @@ def converted(gguf: Path, folder: Path) -> Path:
     Raises:
         ConfigError: the package gguf is missing, the folder holds something else, or the file is no Llama whose
             tokenizer is known.
+        DataError: the file is no whole GGUF file.
     """
     with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -57,13 +58,12 @@ def _write(gguf: Path, folder: Path, origin: dict[str, Any]) -> None:
 
 def _pre_tokenizer(gguf: Path) -> Any:
     """How a text is cut before its bytes are merged. The file only names it, and its loader does not read the name."""
-    from gguf import GGUFReader
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
     known = {
         "smollm": Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]),
     }
-    fields = GGUFReader(gguf).fields
+    fields = _fields(gguf)
     found = {key: fields[key].contents() if key in fields else None for key in _NEEDED}
     architecture, *tokenizer = found.values()
     if architecture != "llama" or tokenizer[0] != "gpt2" or tokenizer[1] not in known:
@@ -72,6 +72,16 @@ def _pre_tokenizer(gguf: Path) -> Any:
             f"{gguf}: found {listed}. Expected a llama with a gpt2 tokenizer that is cut by {', '.join(known)}."
         )
     return known[tokenizer[1]]
+
+
+def _fields(gguf: Path) -> Any:
+    """What the file says of itself, by key. The reader looks up every tensor, so a file that was cut off is noticed."""
+    from gguf import GGUFReader
+
+    try:
+        return GGUFReader(gguf).fields
+    except (ValueError, LookupError) as error:
+        raise DataError(f"{gguf}: no whole GGUF file ({error}). Fetch or install it again.") from error
 
 
 _NEEDED = ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre")

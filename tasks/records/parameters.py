@@ -21,10 +21,13 @@ from rlcore.configs import (
     GRPOConfig,
     ORPOConfig,
     PPOConfig,
+    PracticesConfig,
     RegisterConfig,
+    ResourcesConfig,
     RewardModelConfig,
     SFTConfig,
     StageConfig,
+    StageResources,
     ValidateConfig,
 )
 from rlcore.errors import ConfigError
@@ -71,11 +74,19 @@ class Parameters:
     evaluate: EvaluateConfig
     gate: GateConfig
     register: RegisterConfig
+    resources: ResourcesConfig
+    practices: PracticesConfig
 
     def of_stage(self, stage: str) -> StageConfig:
         """The section that a stage of `dvc.yaml` runs with."""
         section: StageConfig = getattr(self, self.algorithm if stage == "policy" else stage)
         return section
+
+    def resources_of(self, stage: str) -> StageResources:
+        """What a stage of `dvc.yaml` may use of the machine."""
+        named = stage in ResourcesConfig.model_fields
+        resources: StageResources = getattr(self.resources, stage) if named else StageResources(gpus=0)
+        return resources
 
     def unread_by_policy(self) -> tuple[Path, ...]:
         """Of the data that `dvc.yaml` lists for the stage `policy`, what this run's policy does not learn from."""
@@ -150,7 +161,19 @@ def resolve(base: Path = PARAMS, overrides: Path | None = None, sets: Sequence[s
     values = _merge(before, read_yaml(overrides)) if overrides else _copy(before)
     for assignment in sets:
         _assign(values, assignment)
-    return Resolution(build_parameters(values), values, tuple(_differences(before, values)))
+    return Resolution(build_parameters(values), values, tuple(differences(before, values)))
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], key: tuple[str, ...] = ()) -> list[Change]:
+    """What differs in nested settings, a line for each; what `after` lacks is not looked at."""
+    changes = []
+    for name, new in after.items():
+        old = before.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() <= new.keys():
+            changes += differences(old, new, (*key, name))
+        elif name not in before or old != new or isinstance(old, bool) != isinstance(new, bool):
+            changes.append(Change((*key, name), old, new))
+    return changes
 
 
 def write_parameters(path: Path, changes: Sequence[Change]) -> None:
@@ -283,17 +306,6 @@ def _assign(values: dict[str, Any], assignment: str) -> None:
         if not isinstance(values, dict):
             raise ConfigError(f"{assignment!r}: {'.'.join(names[:depth])} is no section. Known: {', '.join(SECTIONS)}.")
     values[names[-1]] = value
-
-
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any], key: tuple[str, ...] = ()) -> list[Change]:
-    changes = []
-    for name, new in after.items():
-        old = before.get(name)
-        if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() <= new.keys():
-            changes += _differences(old, new, (*key, name))
-        elif name not in before or old != new or isinstance(old, bool) != isinstance(new, bool):
-            changes.append(Change((*key, name), old, new))
-    return changes
 
 
 def _copy(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,16 @@
-"""Process groups that end as a whole, and a lock that one pipeline run of a checkout holds."""
+"""Process groups that end as a whole, and lock files that end with their owner."""
 
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +18,7 @@ from tasks.records.artifacts import read_json, write_json
 from tasks.records.signals import raise_if_asked
 
 POLL_SECONDS = 0.2
+PEAK_MEMORY, PEAK_GPU_MEMORY = "memory/peak_gib", "memory/gpu_peak_gib"
 GRACE_SECONDS = 15.0
 """What a stage gets to clean up between SIGTERM and SIGKILL."""
 
@@ -58,14 +61,14 @@ def run_group(
 
 def end_group(group: int, grace: float = GRACE_SECONDS) -> None:
     """Ask every process of a group to end, wait, and kill what is left after `grace` seconds."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if not living(group):
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(group, number)
-        deadline = time.monotonic() + grace
-        while living(group) and time.monotonic() < deadline:
-            time.sleep(0.05)
+    _end(lambda number: os.killpg(group, number), lambda: bool(living(group)), grace)
+
+
+def end_process(process: int, grace: float = 2 * GRACE_SECONDS) -> None:
+    """Ask a process to end, wait, and kill it after `grace` seconds, which it may need to end groups of its own."""
+    started = start_ticks(process)
+    # A later process with its id is left alone.
+    _end(lambda number: os.kill(process, number), lambda: _runs(process) and start_ticks(process) == started, grace)
 
 
 def living(group: int) -> list[int]:
@@ -91,6 +94,16 @@ def process_start() -> float:
     """When this process started, in seconds since 1970: its imports happen after that."""
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat("self")[19]) / os.sysconf("SC_CLK_TCK")
     return time.time() - age
+
+
+def peak_memory() -> dict[str, float]:
+    """The most memory that this process had at once, and what PyTorch had of its GPU if it used one, in GiB."""
+    # Linux counts in KiB.
+    used = {PEAK_MEMORY: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        used[PEAK_GPU_MEMORY] = torch.cuda.max_memory_allocated() / 2**30
+    return used
 
 
 def remember_group(note: Path, group: int) -> None:
@@ -129,19 +142,75 @@ def held(path: Path, on_wait: Callable[[str], None] = lambda owner: None) -> Ite
         path: of the lock file; it stays and holds a note about its last owner.
         on_wait: called once with words about the owner, when somebody else holds the lock.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        waiting = False
-        while not _try_lock(file):
+    with held_some([path], 1, on_wait):
+        yield
+
+
+@contextmanager
+def held_some(
+    paths: Sequence[Path], count: int, on_wait: Callable[[str], None] = lambda owner: None
+) -> Iterator[list[Path]]:
+    """Hold `count` of several lock files, all at once or none, after waiting for them; those that are held."""
+    waiting = False
+    while True:
+        with ExitStack() as stack:
+            files = {path: stack.enter_context(_opened(path)) for path in paths}
+            free = {path: file for path, file in files.items() if _try_lock(file)}
+            if len(free) >= count:
+                kept = dict(list(free.items())[:count])
+                for path, file in files.items():
+                    _sign(file) if path in kept else file.close()
+                yield list(kept)
+                return
             if not waiting:
                 waiting = True
-                on_wait(_owner(file))
-            time.sleep(POLL_SECONDS)
+                on_wait(_owner(next(file for path, file in files.items() if path not in free)))
+        raise_if_asked()
+        time.sleep(POLL_SECONDS)
+
+
+def owner_process(path: Path) -> int | None:
+    """Id of the process that holds a lock file; None where nobody does."""
+    if not path.exists():
+        return None
+    with _opened(path) as file:
+        if _try_lock(file):
+            return None
         file.seek(0)
-        file.truncate()
-        json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}, file)
-        file.flush()
-        yield
+        try:
+            return int(json.loads(file.read())["pid"])
+        except json.JSONDecodeError:
+            return None
+
+
+def _opened(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a+", encoding="utf-8")
+
+
+def _sign(file: IO[str]) -> None:
+    file.seek(0)
+    file.truncate()
+    json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}, file)
+    file.flush()
+
+
+def _end(send: Callable[[int], None], runs: Callable[[], bool], grace: float) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not runs():
+            return
+        with suppress(ProcessLookupError):
+            send(number)
+        deadline = time.monotonic() + grace
+        while runs() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _runs(process: int) -> bool:
+    try:
+        return _stat(process)[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _stat(process: int | str) -> list[str]:

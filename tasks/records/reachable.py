@@ -1,7 +1,12 @@
-"""Whether a server is there, before a client tries for minutes."""
+"""Addresses of servers: whether a server is there, before a client tries for minutes."""
 
 import urllib.error
 import urllib.request
+
+
+def is_address(value: str) -> bool:
+    """Whether a setting names a server, and not a file or a database."""
+    return value.startswith(("http://", "https://"))
 
 
 def answers(url: str, timeout: float = 5.0) -> bool:

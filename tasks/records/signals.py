@@ -14,6 +14,7 @@ class _Asked:
 
     number: int | None = None
     exception: Callable[[int], BaseException] | None = None
+    patience: float = 0.0
 
 
 def raise_on_signals(exception: Callable[[int], BaseException], on_first: Callable[[], None] = lambda: None) -> None:
@@ -31,11 +32,25 @@ def raise_on_signals(exception: Callable[[int], BaseException], on_first: Callab
         if _Asked.number is None:
             _Asked.number = number
             on_first()
+            if _Asked.patience:
+                signal.setitimer(signal.ITIMER_REAL, _Asked.patience)
+                return
         raise_if_asked()
 
-    _Asked.number, _Asked.exception = None, exception
+    _Asked.number, _Asked.exception, _Asked.patience = None, exception, 0.0
     for number in NUMBERS:
         signal.signal(number, handle)
+
+
+def wait_for_a_look(seconds: float) -> None:
+    """From here on the first signal waits for the next `raise_if_asked`, where state can be saved.
+
+    Args:
+        seconds: after which it breaks in wherever the process is. A second signal does so at once.
+    """
+    if _Asked.exception is not None and not _Asked.patience:
+        _Asked.patience = seconds
+        signal.signal(signal.SIGALRM, lambda number, frame: raise_if_asked())
 
 
 def raise_if_asked() -> None:
@@ -48,6 +63,8 @@ def raise_if_asked() -> None:
         if isinstance(handled, type(error)):
             return
         handled = handled.__context__
+    if _Asked.patience:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     raise error
 
 

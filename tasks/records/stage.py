@@ -19,7 +19,6 @@ import inspect
 import json
 import logging
 import os
-import re
 import shutil
 import signal
 import sys
@@ -30,34 +29,32 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from rlcore.configs import StageConfig
-from rlcore.errors import CheckpointError, ConfigError, DataError, DeviceMemoryError
-from rlcore.results import TrainResult
+from rlcore.exit_codes import CANCELLED, DONE, FAILED, exit_code_of
+from rlcore.results import StopTraining, TrainResult
 from tasks.records import artifacts
+from tasks.records.definition import definition
 from tasks.records.environment import is_small_machine
 from tasks.records.folders import named_folders
 from tasks.records.parameters import SECTIONS, read_yaml, stage_config
-from tasks.records.processes import process_start
-from tasks.records.signals import ignore_signals, raise_if_asked, raise_on_signals
-from tasks.records.trace import TOTAL_STEPS, SampleTrace, Trace, line
+from tasks.records.processes import peak_memory, process_start
+from tasks.records.signals import ignore_signals, raise_if_asked, raise_on_signals, wait_for_a_look
+from tasks.records.trace import Reports, end_of, line
 from tasks.records.wording import first_line
-
-DONE, FAILED, CONFIGURATION, TRANSIENT, CANCELLED = 0, 1, 2, 75, 143
-"""How a stage ends: as asked; by a fault of ours; by a setting or data; by something that may pass; by a signal."""
 
 STAGE_SECONDS = "time/stage_s"
 """Seconds that the process of a stage took, imports included; after a resume only those of the last process."""
 
+SAVING_SECONDS = 10.0
+"""What the step under way gets to end, once a signal asks the stage to, so that the trainer saves its state."""
+
 Config = TypeVar("Config", bound=StageConfig)
 logger = logging.getLogger(__name__)
 
-_TRANSIENT_ERRNO = {
-    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ESTALE,
-    errno.ETIMEDOUT, errno.ENETUNREACH, errno.EHOSTUNREACH,
-}  # fmt: skip
 
+class Cancelled(StopTraining):
+    """SIGTERM or SIGINT arrived. A trainer that hears of it between two steps saves its state first."""
 
-class Cancelled(BaseException):
-    """SIGTERM or SIGINT arrived. Not an Exception, so that no library swallows it."""
+    exit_code = CANCELLED
 
 
 class StageRun:
@@ -77,9 +74,7 @@ class StageRun:
             shutil.rmtree(directory)
         self._finished = _finished(directory)
         self.resume_dir.mkdir(parents=True, exist_ok=True)
-        self._trace = Trace(artifacts.reports(directory))
-        self._samples = SampleTrace(directory / "samples.jsonl")
-        self._first_report = True
+        self._reports = Reports(directory)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one report to the trace; the `on_metrics` of a trainer.
@@ -88,35 +83,31 @@ class StageRun:
         of later steps, that an earlier attempt wrote are dropped.
 
         Raises:
-            Cancelled: a signal arrived before, and its exception was dropped on the way.
+            Cancelled: a signal arrived before. Trainers save their state then.
         """
         raise_if_asked()
-        if self._first_report and set(metrics) != {TOTAL_STEPS}:
-            self._first_report = False
-            self._samples.cut_back(step)
-        self._trace.append(step, metrics)
+        wait_for_a_look(SAVING_SECONDS)
+        self._reports.log(step, metrics)
 
     def log_samples(self, step: int, rows: list[dict[str, Any]]) -> None:
         """Keep the responses of one evaluation; the `on_samples` of a trainer. A step reported twice is kept once."""
-        self._samples.append(step, rows)
+        self._reports.log_samples(step, rows)
 
     def finish(self, result: TrainResult | None = None) -> None:
-        """Publish trace and samples as outputs of the stage.
+        """Publish trace and samples as outputs of the stage; the trace ends with the time and memory that it took.
 
         The state to resume from stays until `dvc.lock` names the outputs: whoever is killed before that goes on from
         it. It goes with `drop_states`, or when the stage starts again.
 
         Args:
-            result: of a trainer; its best step and the metrics there end the trace, under the prefix `best/`, with the
-                seconds since the process started.
+            result: of a trainer; its best step and the metrics there end the trace, under the prefix `best/`.
         """
-        trace = self._trace.text()
-        if result is not None:
-            end = {"best/step": result.best_step, **_prefixed("best/", result.best_metrics)}
-            trace += line(self._trace.last_step, {**end, STAGE_SECONDS: time.time() - process_start()})
+        best = {} if result is None else end_of(result)
+        end = {**best, STAGE_SECONDS: time.time() - process_start(), **peak_memory()}
+        trace = self._reports.trace.text() + line(self._reports.trace.last_step, end)
         artifacts.write_text(artifacts.TRACES[self.stage], trace)
         if self.stage in artifacts.SAMPLES:
-            artifacts.write_text(artifacts.SAMPLES[self.stage], self._samples.text())
+            artifacts.write_text(artifacts.SAMPLES[self.stage], self._reports.samples.text())
         artifacts.write_text(self._finished, artifacts.content_md5(artifacts.TRACES[self.stage]))
 
 
@@ -149,10 +140,12 @@ def stage_key(name: str, config: StageConfig, root: Path = Path(), known: Mappin
         known: md5 of paths that need not be read again.
     """
     known = known or {}
-    deps, params = _dependencies(name, root)
-    contents = {path: known.get(path) or artifacts.content_md5(root / path) for path in deps}
+    defined = definition(name, root)
+    contents = {path: known.get(path) or artifacts.content_md5(root / path) for path in defined.deps}
     contents |= named_folders(config, root)
-    text = json.dumps({"config": config.model_dump(mode="json"), "deps": contents, "params": params}, sort_keys=True)
+    text = json.dumps(
+        {"config": config.model_dump(mode="json"), "deps": contents, "params": defined.params}, sort_keys=True
+    )
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -201,20 +194,6 @@ def main(function: Callable[[Config], object], config_class: type[Config], secti
     sys.exit(code)
 
 
-def exit_code_of(error: BaseException) -> int:
-    """The exit code that tells a scheduler what to do about an error."""
-    if isinstance(error, Cancelled | KeyboardInterrupt):
-        return CANCELLED
-    if isinstance(error, ConfigError | DataError | CheckpointError):
-        return CONFIGURATION
-    memory = isinstance(error, MemoryError | DeviceMemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if memory or isinstance(error, ConnectionError | TimeoutError):
-        return TRANSIENT
-    if isinstance(error, OSError):
-        return TRANSIENT if error.errno in _TRANSIENT_ERRNO else CONFIGURATION
-    return FAILED
-
-
 def _run(
     function: Callable[[Config], object], config_class: type[Config], name: str, section: str
 ) -> tuple[int, str | None]:
@@ -248,26 +227,6 @@ def _describe(error: Exception, code: int, log: Path) -> str:
     return str(error) or type(error).__name__
 
 
-def _dependencies(name: str, root: Path) -> tuple[list[str], dict[str, Any]]:
-    """Paths of a stage's `deps` in `dvc.yaml` and the values of its `params`, `${…}` filled in from `params.yaml`."""
-    if not (root / artifacts.PIPELINE).is_file():
-        return [], {}
-    definition = read_yaml(root / artifacts.PIPELINE).get("stages", {}).get(name, {})
-    parameters = read_yaml(root / artifacts.PARAMS)
-
-    def value_of(key: str) -> Any:
-        value: Any = parameters
-        for part in key.split("."):
-            value = value[part]
-        return value
-
-    deps, params = (
-        [re.sub(r"\$\{([\w.]+)\}", lambda match: str(value_of(match[1])), text) for text in definition.get(kind, [])]
-        for kind in ("deps", "params")
-    )
-    return deps, {key: value_of(key) for key in params}
-
-
 def _state(directory: Path) -> Path:
     return directory / "state"
 
@@ -293,10 +252,6 @@ def _prune(home: Path, key: str) -> None:
     for position, folder in enumerate(others):
         if position > 0 or _finished(folder).exists():
             shutil.rmtree(folder)
-
-
-def _prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    return {prefix + name: value for name, value in metrics.items()}
 
 
 def _log_to(path: Path) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.records.artifacts import read_rows, write_rows
+from rlcore.results import TrainResult
+from tasks.records.artifacts import read_rows, reports, write_rows
 
 RESERVED = ("step", "time")
 TOTAL_STEPS = "progress/total_steps"
@@ -93,6 +94,30 @@ class SampleTrace:
         return self.path.read_text(encoding="utf-8") if self.path.exists() else ""
 
 
+class Reports:
+    """What the attempts of a run report: trace and samples, which go on together from the same step after a resume.
+
+    Attributes:
+        trace, samples: below the folder.
+    """
+
+    def __init__(self, folder: Path):
+        self.trace = Trace(reports(folder))
+        self.samples = SampleTrace(folder / "samples.jsonl")
+        self._first_report = True
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one report. The first one decides where training goes on; later samples of earlier attempts go."""
+        if self._first_report and set(metrics) != {TOTAL_STEPS}:
+            self._first_report = False
+            self.samples.cut_back(step)
+        self.trace.append(step, metrics)
+
+    def log_samples(self, step: int, rows: list[dict[str, Any]]) -> None:
+        """Keep the responses of one evaluation. A step reported twice is kept once."""
+        self.samples.append(step, rows)
+
+
 class TraceFollower:
     """Reads what was appended to a trace since the last look, also when it was cut back or replaced in between."""
 
@@ -115,6 +140,11 @@ class TraceFollower:
         whole = unread[: unread.rfind(b"\n") + 1]
         self._offset += len(whole)
         return [json.loads(text) for text in whole.split(b"\n") if text]
+
+
+def end_of(result: TrainResult) -> dict[str, float]:
+    """What a trainer's result adds to the end of its trace: the published step and the metrics there."""
+    return {"best/step": result.best_step, **{f"best/{name}": value for name, value in result.best_metrics.items()}}
 
 
 def line(step: int, metrics: Mapping[str, float]) -> str:

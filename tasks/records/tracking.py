@@ -6,10 +6,11 @@ it takes seconds.
 """
 
 import json
+import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -22,17 +23,16 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run,
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from rlcore.errors import ConfigError, DataError, RLCoreError
+from rlcore.errors import DataError, RLCoreError
+from rlcore.exit_codes import TRANSIENT
 from tasks.records import artifacts
 from tasks.records.environment import artifact_location
-from tasks.records.reachable import answers
-from tasks.records.stage import TRANSIENT
+from tasks.records.reachable import answers, is_address
 from tasks.records.trace import RESERVED
 from tasks.records.versioning import StageFacts, commit_of
 from tasks.records.wording import first_line
 
 EXPERIMENT = "rlhf-pipeline"
-POLICY_MODEL = "rlhf-policy"
 KEY_TAG = "pipeline.key"
 CHECKOUT_TAG = "pipeline.checkout"
 INPUTS_TAG = "pipeline.inputs"
@@ -43,6 +43,8 @@ BATCH = 1000
 """Most metrics of one request."""
 SHOWN_VERSIONS = ("torch", "transformers", "trl", "prefect", "mlflow", "dvc", "rlhf-pipeline")
 
+logger = logging.getLogger(__name__)
+
 
 class TrackingFailed(RLCoreError):
     """MLflow did not take what must not be lost. The stages are done and cached; only their record is missing."""
@@ -51,16 +53,21 @@ class TrackingFailed(RLCoreError):
 
 
 class Tracker:
-    """The experiment of the pipeline, at the tracking URI of the environment."""
+    """An experiment, at the tracking URI of the environment.
 
-    def __init__(self, root: Path):
+    Args:
+        root: the checkout whose runs are logged.
+        experiment: its name; it is made where it is not there.
+    """
+
+    def __init__(self, root: Path, experiment: str = EXPERIMENT):
         self.root = root
         self.uri = os.environ["MLFLOW_TRACKING_URI"]
-        self._owner = {CHECKOUT_TAG: f"{socket.gethostname()}:{root}".replace("'", "_")}
-        _look_for_server(self.uri)
+        self.checkout = f"{socket.gethostname()}:{root}".replace("'", "_")
+        self._owner = {CHECKOUT_TAG: self.checkout}
         with recording():
-            self.client = MlflowClient(self.uri)
-            self.experiment_id = self._experiment()
+            self.client = connected()
+            self.experiment_id = self._experiment(experiment)
 
     def open_run(self, key: str, name: str, parent: "RunLog | None" = None, inputs: str = "") -> "RunLog":
         """The run with this key: the one that exists, open again, or a new one.
@@ -85,37 +92,28 @@ class Tracker:
             run = self.client.create_run(self.experiment_id, tags=tags, run_name=name)
         return RunLog(self.client, run)
 
-    def sweep(self) -> list[str]:
-        """End the runs that a killed pipeline of this checkout left open; their ids. Call it with the lock held."""
+    def sweep(self, going_on: Collection[str] = ()) -> list[str]:
+        """End the runs that a killed process of this checkout left open; their ids.
+
+        Args:
+            going_on: keys of runs whose process lives.
+        """
         owner = self._owner[CHECKOUT_TAG]
-        stale = self._search(f"attributes.status = 'RUNNING' and tags.`{CHECKOUT_TAG}` = '{owner}'")
+        is_open = self._search(f"attributes.status = 'RUNNING' and tags.`{CHECKOUT_TAG}` = '{owner}'")
+        stale = [run for run in is_open if run.data.tags.get(KEY_TAG) not in going_on]
         for run in stale:
             self.client.set_terminated(run.info.run_id, status="KILLED")
         return [run.info.run_id for run in stale]
 
-    def champion_md5(self) -> str | None:
-        """The DVC md5 of the champion's checkpoint; None while there is no champion.
-
-        Raises:
-            ConfigError: the champion is a version that the pipeline did not register.
-        """
-        try:
-            version = self.client.get_model_version_by_alias(POLICY_MODEL, "champion")
-        except MlflowException as error:
-            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                return None
-            raise
-        tag = f"dvc.{artifacts.POLICY_DIR}.md5"
-        if tag not in version.tags:
-            raise ConfigError(
-                f"{POLICY_MODEL} version {version.version} is champion but has no tag {tag}: the pipeline did not "
-                "register it. Set the alias `champion` on a version that the pipeline registered."
-            )
-        return str(version.tags[tag])
-
     def run_url(self, run_id: str) -> str:
         """Where a run is shown, below the address of the MLflow UI."""
         return f"#/experiments/{self.experiment_id}/runs/{run_id}"
+
+    def page(self, run_id: str) -> str:
+        """Where people see a run: its address, or the way there."""
+        if is_address(self.uri):
+            return f"{self.uri.rstrip('/')}/{self.run_url(run_id)}"
+        return f"`rlhf ui`, then {self.run_url(run_id)}"
 
     def comparison_url(self, run_ids: Sequence[str]) -> str:
         """Where runs are shown side by side, below the address of the MLflow UI."""
@@ -124,13 +122,13 @@ class Tracker:
         )
         return f"#/compare-runs?runs={runs}&experiments={experiments}"
 
-    def _experiment(self) -> str:
-        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+    def _experiment(self, name: str) -> str:
+        experiment = self.client.get_experiment_by_name(name)
         if experiment is not None:
             return experiment.experiment_id
         # Without this tag MLflow opens its pages for prompts and traces instead of those for training runs.
         tags = {"mlflow.experimentKind": "custom_model_development"}
-        return self.client.create_experiment(EXPERIMENT, artifact_location(self.root, self.uri), tags)
+        return self.client.create_experiment(name, artifact_location(self.root, self.uri), tags)
 
     def _search(self, condition: str) -> list[Run]:
         return list(self.client.search_runs([self.experiment_id], condition, order_by=["attributes.start_time ASC"]))
@@ -219,6 +217,17 @@ class RunLog:
         self._client.set_terminated(self.run_id, status=status)
 
 
+def connected() -> MlflowClient:
+    """A client of the tracking server that the environment names.
+
+    Raises:
+        TrackingFailed: it does not answer.
+    """
+    uri = os.environ["MLFLOW_TRACKING_URI"]
+    _look_for_server(uri)
+    return MlflowClient(uri)
+
+
 @contextmanager
 def recording() -> Iterator[None]:
     """Turn what MLflow refuses within the block into one clear error.
@@ -238,6 +247,42 @@ def recording() -> Iterator[None]:
             f"MLflow's store {os.environ['MLFLOW_TRACKING_URI']}: {first_line(str(error))}. Put a sound copy in its "
             "place, or move it away to begin a new one, and run again."
         ) from error
+
+
+@contextmanager
+def ending(close: Callable[[str], None]) -> Iterator[None]:
+    """End a run in MLflow with the status that the block earned: FINISHED, FAILED, or KILLED by what is no error.
+
+    Args:
+        close: gets the status.
+
+    Raises:
+        TrackingFailed: MLflow does not take the end of a block without an error. With one, the block's error counts.
+    """
+    try:
+        yield
+    except BaseException as error:
+        try:
+            close("FAILED" if isinstance(error, Exception) else "KILLED")
+        except (MlflowException, SQLAlchemyError) as unheard:
+            logger.warning("MLflow does not learn how the run ended: %s", first_line(str(unheard)))
+        raise
+    with recording():
+        close("FINISHED")
+
+
+def md5_tag(path: Path | str) -> str:
+    """Tag of a run or a version with the DVC md5 of a file or folder of the checkout."""
+    return f"dvc.{path}.md5"
+
+
+def tagged_md5(tags: Mapping[str, str]) -> dict[str, str]:
+    """Path to md5, of all tags that `md5_tag` names."""
+    return {
+        name.removeprefix("dvc.").removesuffix(".md5"): md5
+        for name, md5 in tags.items()
+        if name.startswith("dvc.") and name.endswith(".md5")
+    }
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -307,5 +352,5 @@ def _provenance(root: Path) -> dict[str, str]:
 
 def _look_for_server(uri: str) -> None:
     """MLflow's own client would try for minutes."""
-    if uri.startswith(("http://", "https://")) and not answers(f"{uri}/health"):
+    if is_address(uri) and not answers(f"{uri}/health"):
         raise TrackingFailed(f"MLflow at {uri} does not answer. Start it, or unset MLFLOW_TRACKING_URI.")

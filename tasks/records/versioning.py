@@ -1,26 +1,30 @@
 """DVC: brings a stage up to date in a process group of its own, says what went in and out, brings versions back.
 
-Only this module knows DVC and git. DVC itself is imported late: most calls do without.
+DVC itself is imported late: most calls do without.
 """
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rlcore.errors import ConfigError, DataError, RLCoreError
+from rlcore.exit_codes import CONFIGURATION, DONE, FAILED, TRANSIENT
 from tasks.records import artifacts
+from tasks.records.cache import cache_with, cached, members
 from tasks.records.parameters import read_yaml
 from tasks.records.processes import end_remembered, remember_group, run_group
-from tasks.records.stage import CONFIGURATION, DONE, FAILED, TRANSIENT
+from tasks.records.wording import first_line
+
+PUBLISHED = (str(artifacts.LOCK), str(artifacts.CHAMPION_NOTE), str(artifacts.PARAMS))
+"""What a pipeline run changes in git's eyes."""
 
 _LEFTOVER = artifacts.STATE / "running-group.json"
 _LOG_LIMIT = 1 << 20
@@ -83,14 +87,19 @@ def prepare(root: Path) -> None:
         ConfigError: `dvc.lock` is damaged.
     """
     _check_lock(root / artifacts.LOCK)
-    end_remembered(root / _LEFTOVER)
+    end_leftover(root)
     local = root / ".dvc" / "config.local"
-    no_git = not _git(root, "rev-parse", "--git-dir")
+    no_git = not git(root, "rev-parse", "--git-dir")
     text = local.read_text(encoding="utf-8") if local.exists() else ""
     without = re.sub(r"^\[core\]\n\s*no_scm = true\n", "", text, flags=re.MULTILINE)
     wanted = ("[core]\n    no_scm = true\n" if no_git else "") + without
     if wanted != text:
         artifacts.write_text(local, wanted)
+
+
+def end_leftover(root: Path) -> None:
+    """End the stage that a killed run left running; nothing where its run lives."""
+    end_remembered(root / _LEFTOVER)
 
 
 def reproduce(
@@ -118,25 +127,43 @@ def reproduce(
         (root / stale).unlink(missing_ok=True)
     if log.exists() and log.stat().st_size > _LOG_LIMIT:
         log.unlink()
-    command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), stage]
+    arguments = ["repro", "--single-item", *(["--force"] if force else []), stage]
     with log.open("ab") as output:
-        output.write(f"\n== {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command[2:])}\n".encode())
+        output.write(f"\n== {time.strftime('%Y-%m-%d %H:%M:%S')} dvc {' '.join(arguments)}\n".encode())
         output.flush()
         begin = output.tell()
-        try:
-            status = run_group(
-                command,
-                cwd=root,
-                environment=_environment(environment),
-                output=output,
-                on_start=lambda group: remember_group(root / _LEFTOVER, group),
-                while_running=while_running,
-            )
-        finally:
-            (root / _LEFTOVER).unlink(missing_ok=True)
+        status = _dvc(arguments, root, environment, output, while_running)
     if status != DONE:
         said = log.read_bytes()[begin:].decode("utf-8", errors="replace")
         raise _failure(stage, said, _exit_note(root, stage))
+
+
+def push(root: Path, *, environment: Mapping[str, str], while_running: Callable[[], None] = lambda: None) -> bool:
+    """Copy to the default remote what it lacks, run cache included: `dvc push --run-cache`.
+
+    What an interrupted push has copied stays there. The output goes to a log file of its own.
+
+    Args:
+        root: the checkout.
+        environment: of the process.
+        while_running: called every fifth of a second.
+
+    Returns:
+        False where no default remote is configured.
+
+    Raises:
+        Transient: the remote did not take it.
+    """
+    if not _has_default_remote(root):
+        return False
+    log = root / artifacts.log_file("push")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        status = _dvc(["push", "--run-cache"], root, environment, output, while_running)
+    if status != DONE:
+        errors = re.findall(r"^ERROR: (.*)", log.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE)
+        raise Transient(f"{errors[0] if errors else f'exit status {status}'}. More in {artifacts.log_file('push')}.")
+    return True
 
 
 def restart(stage: str, root: Path) -> None:
@@ -175,11 +202,11 @@ def materialise(md5: str, path: Path, root: Path) -> None:
     target = root / path
     if target.exists() and artifacts.content_md5(target) == md5:
         return
-    cache = _cache_with(md5, root)
+    cache = cache_with(md5, root)
     partial = target.with_name(f"{target.name}.partial")
     _remove(partial)
-    for name, member in _members(cache, md5):
-        source = _cached(cache, member)
+    for name, member in members(cache, md5):
+        source = cached(cache, member)
         if not source.is_file():
             raise DataError(f"Version {md5} of {path} is incomplete: neither cache nor remote has {name or member}.")
         (partial / name).parent.mkdir(parents=True, exist_ok=True)
@@ -191,25 +218,84 @@ def materialise(md5: str, path: Path, root: Path) -> None:
     partial.replace(target)
 
 
+def verify_cached(md5: str, root: Path) -> None:
+    """Hash a version in the cache again, after bringing it from the remote if need be.
+
+    Raises:
+        DataError: neither cache nor remote has it whole, or its content is not what its name says.
+    """
+    cache = cache_with(md5, root)
+    # The listing of a folder is a file of the cache too, named by its own md5.
+    for name, member in [(md5, md5), *members(cache, md5)]:
+        file = cached(cache, member)
+        if not file.is_file() or artifacts.content_md5(file) != member.removesuffix(".dir"):
+            raise DataError(
+                f"Version {md5} is damaged in the DVC cache: {name or md5} is missing or has another content. "
+                f"Delete {file} and run `dvc pull`, or train it again."
+            )
+
+
 def place_champion(md5: str | None, root: Path) -> None:
-    """Put the champion's checkpoint where `evaluate` looks for it, or a marker that there is none."""
+    """Put the champion's checkpoint where `evaluate` looks for it, or a marker that there is none.
+
+    No stage makes it, so DVC learns of it by a note beside it. With that a clone that pulls has the champion too.
+    """
     if md5 is not None:
         materialise(md5, artifacts.CHAMPION_DIR, root)
     elif not (root / artifacts.NO_CHAMPION).exists():
         _remove(root / artifacts.CHAMPION_DIR)
         artifacts.write_text(root / artifacts.NO_CHAMPION, "")
+    keep(artifacts.CHAMPION_DIR, md5 or artifacts.content_md5(root / artifacts.CHAMPION_DIR), root)
 
 
-def uncommitted(root: Path) -> list[str]:
-    """Which of `dvc.lock` and `params.yaml` git shows as changed or new; empty without git."""
-    names = [str(artifacts.LOCK), str(artifacts.PARAMS)]
-    said = _git(root, "status", "--porcelain", "--", *names)
+def keep(path: Path, md5: str, root: Path) -> None:
+    """Let DVC keep a folder that no stage makes: `dvc add`, unless its note names this content already."""
+    note = root / f"{path}.dvc"
+    before = note.read_text(encoding="utf-8", errors="replace") if note.exists() else None
+    if before is not None:
+        if f"md5: {md5}\n" in before:
+            return
+        note.unlink()
+    said = subprocess.run(
+        [sys.executable, "-m", "dvc", "add", "--quiet", str(path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if said.returncode != DONE:
+        if before is not None:
+            artifacts.write_text(note, before)
+        raise Transient(f"dvc add {path}: {first_line(said.stderr)}")
+
+
+def uncommitted(root: Path, names: Sequence[str] = PUBLISHED) -> list[str]:
+    """Which of these files git shows as changed or new; empty without git.
+
+    Args:
+        root: the checkout.
+        names: paths relative to it; by default what says which data and models belong to the code.
+    """
+    said = git(root, "status", "--porcelain", "--untracked-files=all", "--", *names)
     return [line[3:] for line in said.splitlines()]
 
 
 def commit_of(root: Path) -> str | None:
     """The commit that is checked out; None without git or before the first commit."""
-    return _git(root, "rev-parse", "--verify", "--quiet", "HEAD").strip() or None
+    return git(root, "rev-parse", "--verify", "--quiet", "HEAD").strip() or None
+
+
+def noted_in_git(root: Path) -> set[str]:
+    """The md5 of everything that `dvc add` ever noted in a commit; empty without git."""
+    said = git(root, "log", "--all", "--patch", "--format=", "--", "*.dvc")
+    return set(re.findall(r"^\+[\s-]*md5: (\w{32}(?:\.dir)?)$", said, flags=re.MULTILINE))
+
+
+def git(root: Path, *arguments: str) -> str:
+    """What git prints; nothing without git, or where it refuses."""
+    if shutil.which("git") is None:
+        return ""
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout
 
 
 def _check_lock(path: Path) -> None:
@@ -225,10 +311,25 @@ def _check_lock(path: Path) -> None:
         raise ConfigError(f"{artifacts.LOCK}: {fault}. Restore it with `git checkout {artifacts.LOCK}`, or delete it.")
 
 
-def _git(root: Path, *arguments: str) -> str:
-    if shutil.which("git") is None:
-        return ""
-    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout
+def _dvc(
+    arguments: Sequence[str],
+    root: Path,
+    environment: Mapping[str, str],
+    output: IO[bytes],
+    while_running: Callable[[], None],
+) -> int:
+    """Run DVC in a process group that the next run ends if this process is killed outright; its exit status."""
+    try:
+        return run_group(
+            [sys.executable, "-m", "dvc", *arguments],
+            cwd=root,
+            environment=_environment(environment),
+            output=output,
+            on_start=lambda group: remember_group(root / _LEFTOVER, group),
+            while_running=while_running,
+        )
+    finally:
+        (root / _LEFTOVER).unlink(missing_ok=True)
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -261,38 +362,11 @@ def _failure(stage: str, said: str, note: Mapping[str, Any] | None) -> StageFail
     return StageFailed(f"{stage}: could not start. {last} The stack trace is in {log}.".replace("  ", " "))
 
 
-def _cache_with(md5: str, root: Path) -> Path:
-    """The folder of the cache, after bringing the version from the remote if need be."""
-    from dvc.exceptions import DvcException
+def _has_default_remote(root: Path) -> bool:
     from dvc.repo import Repo
-    from dvc_data.hashfile.hash_info import HashInfo
 
     with Repo(str(root)) as repo:
-        cache = Path(repo.cache.local.path)
-        if not _cached(cache, md5).is_file():
-            try:
-                repo.cloud.pull([HashInfo("md5", md5)])
-            except DvcException as error:
-                raise DataError(f"Version {md5} is not in the DVC cache, and the remote failed: {error}.") from None
-    if not _cached(cache, md5).is_file():
-        raise DataError(f"Version {md5} is neither in the DVC cache nor in the remote. Push it where it was made.")
-    return cache
-
-
-def _cached(cache: Path, md5: str) -> Path:
-    return cache / md5[:2] / md5[2:]
-
-
-def _members(cache: Path, md5: str) -> list[tuple[str, str]]:
-    """Relative name and md5 of each file of a version; a single file has no name."""
-    if not md5.endswith(".dir"):
-        return [("", md5)]
-    entries = json.loads(_cached(cache, md5).read_text(encoding="utf-8"))
-    members = [(entry["relpath"], entry["md5"]) for entry in entries]
-    for name, _ in members:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise DataError(f"Version {md5} names the file {name!r}, which lies outside its folder. Do not use it.")
-    return members
+        return bool(repo.config["core"].get("remote"))
 
 
 def _remove(path: Path) -> None:

@@ -1,10 +1,13 @@
 """Every example file of settings fits the settings that there are."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from tasks.demos.smollm2 import INSTALL
+from tasks.records.artifacts import POLICY_ALGORITHMS
 from tasks.records.parameters import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,9 +31,9 @@ def test_a_profile_for_gpus_starts_from_the_hub(example: str, start: str):
 
 def test_eight_billion_weights_are_trained_through_adapters_alone():
     parameters = resolve(ROOT / "params.yaml", ROOT / "configs" / "llama-8b-lora.yaml").parameters
-    assert parameters.sft.max_steps == 0
     assert parameters.reward.use_lora
-    assert parameters.ppo.lora is not None
+    trained = (parameters.sft, *(getattr(parameters, name) for name in POLICY_ALGORITHMS))
+    assert [stage for stage in trained if stage.lora is None] == []
 
 
 def test_the_chat_model_is_trained_within_its_budget():
@@ -43,6 +46,13 @@ def test_the_chat_model_is_trained_within_its_budget():
     assert ppo.batch_size <= 32
     assert ppo.max_new_tokens <= 32
     assert sft.model_name == parameters.demo_data.model_name
+
+
+def test_what_installs_the_chat_model_has_the_versions_of_the_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {word for word in INSTALL.split() if "==" in word}
+    assert wanted <= set(extras["smollm2"])
+    assert INSTALL in (ROOT / "configs" / "smollm2.yaml").read_text()
 
 
 def test_the_readme_names_only_files_that_exist():

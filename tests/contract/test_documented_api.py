@@ -14,9 +14,10 @@ from importlib import import_module
 import pytest
 
 import rlcore
-from rlcore.cli.params import LLMTrainingParams, Recommended, recommended_ranges
+from rlcore.cli.params import LLMTrainingParams
 from rlcore.cli.project import AutoTrainProject
 from rlcore.compat import enable_autotrain_imports
+from rlcore.configs import Recommended, recommended_ranges
 from rlcore.errors import ConfigError
 from rlcore.forward_backward.token_losses import loss_arguments, loss_named
 from tests.support.checkout import ROOT
@@ -146,7 +147,7 @@ def test_rl_parameters_have_their_flag_default_and_range(name):
     row, field = TABLE["rl_parameters"][name], LLMTrainingParams.model_fields[name]
     assert row["flag"] == "--" + name.replace("_", "-")
     assert field.default == row["default"]
-    recommended = dict(recommended_ranges()).get(name)
+    recommended = dict(recommended_ranges(LLMTrainingParams)).get(name)
     assert recommended == (None if row["range"] is None else Recommended(*row["range"]))
 
 

@@ -16,7 +16,6 @@ from pydantic import Field
 from transformers import AutoModelForCausalLM
 
 import rlcore
-from rlcore.cli.exit_codes import DONE
 from rlcore.cli.main import main
 from rlcore.configs import (
     DPOConfig,
@@ -25,16 +24,25 @@ from rlcore.configs import (
     ORPOConfig,
     PPOConfig,
     RewardModelConfig,
+    SFTConfig,
     StageConfig,
 )
+from rlcore.exit_codes import DONE
 from tests.contract.test_metrics_page import EXPLAINED
 from tests.support import guides
 from tests.support.checkout import ROOT
 from tests.support.metric_names import matches
 
 SETTINGS = ROOT / "docs" / "settings.py"
-CONFIGS = {"ppo": PPOConfig, "grpo": GRPOConfig, "dpo": DPOConfig, "reward": RewardModelConfig, "orpo": ORPOConfig}
-RESULTS = {"ppo": "my-policy", "grpo": "my-policy", "dpo": "my-policy", "reward": "my-reward", "orpo": "my-policy"}
+CONFIGS = {
+    "sft": SFTConfig,
+    "ppo": PPOConfig,
+    "grpo": GRPOConfig,
+    "dpo": DPOConfig,
+    "reward": RewardModelConfig,
+    "orpo": ORPOConfig,
+}
+RESULTS = dict.fromkeys(guides.GUIDES, "my-policy") | {"sft": "my-tuned-model", "reward": "my-reward"}
 SECTIONS = ["Steps", "Data", "Script", "From the command line", "Reading the numbers", "Trouble", "Settings"]
 
 

@@ -38,7 +38,7 @@ def test_the_layers_hold(tree):
         ("tasks/gate.py", "def f():\n    import flows.rlhf_pipeline", "flows use tasks"),
         ("rlcore/results.py", "import mlflow", "rlcore knows no orchestration"),
         ("rlcore/models/loading.py", "import trl", "only trl_trainers imports trl"),
-        ("rlcore/configs.py", "import torch", "configs and errors load no torch"),
+        ("rlcore/configs/base.py", "import torch", "configs and errors load no torch"),
         ("rlcore/extra.py", "", "inside rlcore"),
     ],
 )

@@ -19,7 +19,7 @@ from tests.support.llm_effects import EFFECTS, OF_THE_RESULT
 
 TABLE: dict[str, dict[str, Any]] = json.loads((ROOT / "tests/contract/llm_flags.json").read_text())
 MODES = {"--train", "--backend", "--preview-trainer"}
-OURS = {"--implementation", "--rl-max-turns"}
+OURS = {"--implementation", "--rl-max-turns", "--silence"}
 """Flags beside the documents'."""
 
 ALWAYS_DONE = "--rl-optimize-device-cache"

@@ -41,7 +41,8 @@ def test_a_missing_setting_is_noticed_also_within_another():
 
 def test_every_section_of_a_stage_is_a_class_and_the_other_way_round():
     algorithms = ["ppo", "grpo", "dpo", "orpo"]
-    assert list(SECTIONS) == ["demo_data", "validate", "sft", "reward", *algorithms, "evaluate", "gate", "register"]
+    around = ["demo_data", "validate", "sft", "reward", *algorithms, "evaluate", "gate", "register"]
+    assert list(SECTIONS) == [*around, "resources", "practices"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

@@ -22,10 +22,9 @@ def deployed(tmp_path, prefect_api):
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / "infra").mkdir()
     shutil.copy(ROOT / "infra" / "prefect.yaml", checkout / "infra")
-    (checkout / "flows").mkdir()
+    shutil.copytree(ROOT / "flows", checkout / "flows", ignore=shutil.ignore_patterns("__pycache__"))
     source = (ROOT / "flows" / "rlhf_pipeline.py").read_text()
     (checkout / "flows" / "rlhf_pipeline.py").write_text(FAKE_REGISTER + source)
-    shutil.copy(ROOT / "flows" / "rlhf_compare.py", checkout / "flows")
     (checkout / ".rlhf").mkdir()
     with (checkout / ".rlhf" / "worker.log").open("wb") as log:
         worker = subprocess.Popen(

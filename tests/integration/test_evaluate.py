@@ -17,10 +17,12 @@ from tasks.records import artifacts
 from tasks.records.artifacts import (
     ANSWERS,
     CHAMPION_DIR,
+    DEMONSTRATIONS,
     EVALUATE,
     FIGURES,
     NO_CHAMPION,
     POLICY_DIR,
+    PREFERENCES,
     REWARD_DIR,
     SAMPLES,
     SFT_DIR,
@@ -62,8 +64,9 @@ def test_evaluate_json_holds_plain_numbers_with_intervals(measured: Path):
     assert all(type(value) is float for value in metrics.values())
     assert metrics["win/policy"] + metrics["win/sft"] + metrics["win/tie"] == pytest.approx(1.0)
     assert metrics["reward/score_mean"] == metrics["reward/score_mean/policy"]
+    assert metrics["reward_model/accuracy_longer_wins"] == 0.0  # every chosen answer is a bare number
     # The gate finds all it asks for, and refuses a random policy.
-    report = decide(GateConfig(), metrics)
+    report = decide(GateConfig(), metrics, 0.75)
     assert all(reason.found is not None for reason in report.reasons)
     assert not report.passed
 
@@ -191,7 +194,8 @@ def test_perplexity_is_that_of_the_answers_under_the_text_model(
 def test_gold_is_followed_over_the_iterations(measured: Path):
     # 0, 1, 2 and 3 of 4 answers are right; every answer holds one number
     trace = read_rows(measured / TRACES["evaluate"])
-    assert [(row["step"], row["validation/gold"]) for row in trace] == [(0, 0.0), (3, 0.25), (6, 0.5), (9, 0.75)]
+    gold = [(row["step"], row["validation/gold"]) for row in trace if "validation/gold" in row]
+    assert gold == [(0, 0.0), (3, 0.25), (6, 0.5), (9, 0.75)]
     metrics = read_json(measured / EVALUATE)
     # neighbours averaged: (0 + .25) / 2, .25, .5, (.5 + .75) / 2; step 6 is published
     assert metrics["validation_gold/best"] == pytest.approx(0.625)
@@ -278,3 +282,54 @@ def test_faults_of_settings_and_data_are_named(measured: Path, tmp_path: Path, m
     write_rows(artifacts.PROMPTS["held_out"], [])
     with pytest.raises(DataError, match="found 0 prompts"):
         evaluate(CONFIG)
+
+
+def test_the_win_rate_is_the_win_share_with_half_the_ties(measured: Path):
+    metrics = read_json(measured / EVALUATE)
+    assert metrics["win/rate_over_sft"] == pytest.approx(metrics["win/policy"] + metrics["win/tie"] / 2)
+    assert metrics["win/rate_over_sft_low"] == pytest.approx((1 + metrics["win/gain_low"]) / 2)
+    assert "win/rate_over_champion" not in metrics
+
+
+def test_the_judge_is_asked_whether_it_is_as_sure_as_it_is_right(measured: Path):
+    pairs = read_rows(measured / PREFERENCES["held_out"])
+    reward = RewardModelSource(measured / REWARD_DIR)
+    scale = reward.model.reward_scale.item()
+    sides = (
+        reward([pair["prompt"] for pair in pairs], [pair[side] for pair in pairs]) for side in ("chosen", "rejected")
+    )
+    margins = [(better - worse) * scale for better, worse in zip(*sides, strict=True)]
+    # All six confidences of a random model lie in few bins; the sums within each are worked out one pair at a time.
+    bins: dict[int, float] = {}
+    for margin in margins:
+        confidence = 1 / (1 + math.exp(-abs(margin)))
+        index = min(int((confidence - 0.5) * 20), 9)
+        bins[index] = bins.get(index, 0.0) + confidence - float(margin > 0)
+    expected = sum(map(abs, bins.values())) / len(pairs)
+    assert read_json(measured / EVALUATE)["reward_model/calibration_error"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_answers_that_cannot_be_scored_are_counted(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copytree(measured, tmp_path / "copy")
+    ask = RewardModelSource.__call__
+
+    def broken(self, prompts, responses, metadata=None):
+        scores = ask(self, prompts, responses, metadata)
+        return [math.nan, math.inf, *scores[2:]]
+
+    monkeypatch.setattr(RewardModelSource, "__call__", broken)
+    metrics = run(tmp_path / "copy", monkeypatch)
+    assert metrics["response/non_finite_count/policy"] == 2.0
+    assert "non_finite" in {reason.rule for reason in decide(GateConfig(), metrics, None).refusals}
+
+
+def test_a_held_out_prompt_in_the_training_data_is_noticed(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(measured, tmp_path / "copy")
+    assert read_json(measured / EVALUATE)["data/leak_share"] == 0.0
+    rows = read_rows(measured / DEMONSTRATIONS["train"])
+    write_rows(tmp_path / "copy" / DEMONSTRATIONS["train"], [*rows, {"prompt": HELD_OUT[0]["prompt"].upper()}])
+    metrics = run(tmp_path / "copy", monkeypatch)
+    assert metrics["data/leak_share"] == pytest.approx(1 / len({row["prompt"] for row in HELD_OUT}))
+    assert metrics["data/leak_share_exact"] == 0.0

@@ -56,7 +56,7 @@ def test_the_terminal_shows_each_step_and_the_answer_and_no_noise(checkout):
     for said in (first, second):
         assert "gold/policy 0.800" in said
         assert "the gate refused it" in said
-        assert "git add dvc.lock && git commit" in said
+        assert "git add data/models/champion.dvc dvc.lock && git commit" in said
         for noise in ("Traceback", "INFO", "WARNING", "Error"):
             assert noise not in said
 
@@ -111,8 +111,9 @@ def test_parameters_that_did_not_change_leave_the_file_as_it_was(checkout):
     assert (checkout.parent / "params-2").read_bytes() == (checkout.parent / "params-1").read_bytes()
 
 
-def test_git_shows_the_lock_file_alone_and_dvc_is_clean(checkout):
-    assert git(checkout, "status", "--porcelain").splitlines() == ["?? dvc.lock"]
+def test_git_shows_what_dvc_keeps_and_dvc_is_clean(checkout):
+    shown = git(checkout, "status", "--porcelain", "--untracked-files=all").splitlines()
+    assert shown == ["?? data/models/champion.dvc", "?? dvc.lock"]
     command = [sys.executable, "-m", "dvc", "status"]
     status = subprocess.run(
         command, cwd=checkout, env=environment(checkout), capture_output=True, text=True, check=True

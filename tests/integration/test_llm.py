@@ -1,9 +1,11 @@
 """`rlhf llm --train` from flags to files: what is written, what is said, and how it ends."""
 
 import json
+import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import peft
 import pytest
@@ -33,14 +35,11 @@ def _in_a_folder_with_rows(tmp_path, monkeypatch):
     write_rows(tmp_path / "data/train.jsonl", PAIRS)
 
 
-def listed() -> list[str]:
-    return sorted(path.name for path in Path.cwd().iterdir())
-
-
-@pytest.mark.parametrize("trainer", ["dpo", "orpo", "ppo", "grpo"])
+@pytest.mark.parametrize("trainer", ["sft", "dpo", "orpo", "ppo", "grpo"])
 def test_adapters_are_merged_or_lie_alone(model, trainer):
     sampled = ["--rl-reward-fn", "default", "--rl-max-new-tokens", "6"] if trainer in ("ppo", "grpo") else []
     sampled += ["--model-ref", model, "--rl-chunk-size", "8"] if trainer == "ppo" else []
+    sampled += ["--text-column", "chosen"] if trainer == "sft" else []
     argv = ["--trainer", trainer, "--model", model, "--peft", "--lora-r", "2", "--lr", "1e-2", *sampled]
     assert llm(*argv, "--project-name", "merged") == 0
     assert llm(*argv, "--project-name", "alone", "--no-merge-adapter") == 0
@@ -65,10 +64,16 @@ def test_a_reward_model_that_ppo_then_uses(model, capsys):
     said = capsys.readouterr().out
     assert "Wrote the reward model of step 60 to rm." in said
     command = said.splitlines()[-1].removeprefix("Next: rlhf llm --train ")
-    assert "--rl-reward-model-path rm --data-path prompts.jsonl --project-name ppo-model" in command
+    assert "--reward-model rm --data-path prompts.jsonl --project-name ppo-model" in command
     write_rows(Path("prompts.jsonl"), [{"text": row["prompt"]} for row in PAIRS])
     assert llm(*command.split(), "--rl-chunk-size", 8, "--rl-max-new-tokens", 6) == 0
     AutoModelForCausalLM.from_pretrained("ppo-model")
+
+
+@pytest.mark.parametrize("trainer", ["sft", "dpo"])
+def test_a_run_of_one_step_shows_its_loss(model, capsys, trainer):
+    assert llm("--trainer", trainer, "--model", model, "--max-samples", 2, "--text-column", "chosen") == 0
+    assert f"{trainer} 1/1: loss " in capsys.readouterr().out
 
 
 def test_text_without_a_prompt_is_learned_whole(model):
@@ -124,45 +129,20 @@ def test_a_reward_function_of_ones_own_lies_where_the_command_runs(model):
     assert llm(*PPO, "--model", model, "--model-ref", model, "--rl-reward-fn", "long_rewards:long") == 0
 
 
-def test_a_folder_with_valid_rows_keeps_the_best_checkpoint(model, capsys):
+@pytest.mark.parametrize("trainer", ["sft", "dpo"])
+def test_a_folder_with_valid_rows_keeps_the_best_checkpoint(model, capsys, trainer):
     write_rows(
         Path("data/valid.jsonl"), [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in PAIRS]
     )
-    argv = ("--trainer", "dpo", "--model", model, "--epochs", 4, "--lr", "1e-2", "--logging-steps", 1)
+    argv = ("--trainer", trainer, "--model", model, "--epochs", 4, "--lr", "1e-2", "--logging-steps", 1)
+    argv += ("--lr", "5e-2", "--warmup-ratio", 0, "--text-column", "chosen") if trainer == "sft" else ()
     assert llm(*argv) == 0
     # the rows say the opposite, so the loss is least after the first epoch, of 2 steps
-    assert "Wrote the model of step 2" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "validation loss" in said
+    assert "Wrote the model of step 2" in said
     assert llm(*argv, "--eval-strategy", "no") == 0
     assert "Wrote the model of step 8" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("argv", "named"),
-    [
-        (["--trainer", "dpo", "--data-path", "nothing.jsonl"], "Found no file or folder 'nothing.jsonl'"),
-        (["--trainer", "dpo", "--text-column", "better"], "expected better. Name the columns with --text-column"),
-        (["--trainer", "dpo", "--rl-gamma", "0.9"], "does not read --rl-gamma=0.9 (it is for ppo)"),
-        (["--trainer", "dpo", "--model", "./nowhere"], "Found no folder './nowhere'"),
-        (["--trainer", "ppo"], "ppo found neither --rl-reward-model-path nor --model-ref, expected at least one"),
-        (["--trainer", "grpo"], "grpo found neither --rl-env-class nor --rl-reward-model-path nor --rl-reward-fn"),
-        (["--trainer", "grpo", "--rl-reward-fn", "default", "--rl-num-generations", "3"],
-         "--rl-num-generations=3 does not divide --batch-size * --gradient-accumulation=8"),
-        (["--trainer", "ppo", "--model-ref", "./nowhere", "--rl-reward-model-path", "./no-reward"], "no-reward"),
-        (["--trainer", "ppo", "--model-ref", "it", "--rl-reward-fn", "custom"], "Name it as module:function"),
-        (["--trainer", "grpo", "--rl-env-module", "json", "--rl-env-class", "JSONDecoder"],
-         "json.JSONDecoder has no method build_dataset, score_episode, get_tools"),
-        (["--trainer", "grpo", "--rl-env-module", "no_envs", "--rl-env-class", "Env"], "no_envs was not found"),
-        (["--trainer", "dpo", "--project-name", "data"], "data"),
-        (["--trainer", "dpo", "--backend", "spaces"], "backend='spaces': expected 'local'"),
-        (["--trainer", "dpo", "--push-to-hub"], "--push-to-hub found no repository. Name it with --repo-id"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_ends_in_one_line_exit_code_2_and_nothing_written(model, capsys, argv, named):
-    assert llm("--model", model, *argv) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert [line for line in said if line.startswith("rlhf: ")] == said[-1:]
-    assert named in said[-1]
-    assert listed() == ["data"]
 
 
 def test_without_a_data_path_only_the_folder_data_is_read(model, capsys, monkeypatch):
@@ -198,9 +178,22 @@ def test_how_training_ends_is_the_exit_code(model, monkeypatch, capsys, error, c
     monkeypatch.setattr(project, "trainer_for", trainer_for)
     assert llm("--trainer", "dpo", "--model", model) == code
     assert not Path("project-name").exists()
-    # what may go on keeps its checkpoints, what would end the same way again does not
-    assert Path("project-name-checkpoints").exists() == (code != 1)
+    assert [path.name for path in Path("project-name-checkpoints").iterdir()] == ["step-1"]
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_files_of_ones_own_are_not_removed_with_the_folder_of_the_checkpoints(model, monkeypatch, capsys):
+    monkeypatch.setattr(project, "trainer_for", NotedCalls())
+    notes = Path("project-name-checkpoints/notes.txt")
+    notes.parent.mkdir()
+    (notes.parent / "identity.json").write_text("{}")
+    assert llm("--trainer", "dpo", "--model", model) == 0
+    assert not notes.parent.exists()
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    assert llm("--trainer", "dpo", "--model", model, "--project-name", "project-name/") == 2
+    assert "project-name-checkpoints: found notes.txt, expected nothing" in capsys.readouterr().err
+    assert notes.read_text() == "mine"
 
 
 class Kept:
@@ -232,12 +225,9 @@ class Kept:
 
 @pytest.fixture
 def kept(monkeypatch) -> Kept:
-    from importlib.metadata import EntryPoint
-
     log = Kept()
-    entry = EntryPoint("mlflow", "tasks.somewhere:mlflow", run_logs.GROUP)
+    entry = SimpleNamespace(name="mlflow", load=lambda: log)
     monkeypatch.setattr(run_logs, "entry_points", lambda group: [entry] if group == run_logs.GROUP else [])
-    monkeypatch.setattr(EntryPoint, "load", lambda self: log)
     return log
 
 
@@ -268,11 +258,12 @@ def test_a_run_that_is_taken_up_is_logged_under_the_same_key(model, kept, monkey
     assert first != second == third
 
 
-def test_without_a_checkout_there_is_no_mlflow(model, capsys, monkeypatch):
-    from importlib.metadata import EntryPoint
-
-    entry = EntryPoint("mlflow", "no_such_package.runs:mlflow", run_logs.GROUP)
-    monkeypatch.setattr(run_logs, "entry_points", lambda group: [entry])
-    assert llm("--trainer", "dpo", "--model", model, "--log", "mlflow") == 2
-    assert "--log='mlflow' needs a checkout: found no module 'no_such_package'" in capsys.readouterr().err
-    assert listed() == ["data"]
+@pytest.mark.parametrize("torn", [b"", b"../..", b"\xff\xfe", b"0" * 31])
+def test_a_key_that_was_not_written_whole_is_replaced(model, kept, monkeypatch, torn):
+    monkeypatch.setattr(project, "trainer_for", NotedCalls())
+    Path("kept").mkdir()
+    Path("kept/run.key").write_bytes(torn)
+    flags = ("--trainer", "dpo", "--model", model, "--log", "mlflow", "--resume-from-checkpoint", "kept")
+    assert llm(*flags) == 0
+    assert re.fullmatch("[0-9a-f]{32}", kept.run["key"])
+    assert Path("kept/run.key").read_text() == kept.run["key"]

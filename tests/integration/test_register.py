@@ -3,90 +3,22 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
 from rlcore.configs import RegisterConfig
 from rlcore.errors import CheckpointError
 from tasks.gate import GateReport, Reason
-from tasks.records.artifacts import EVALUATE, POLICY_DIR, SAMPLES, SFT_DIR, content_md5, write_json, write_rows
-from tasks.records.tracking import POLICY_MODEL
-from tasks.records.versioning import StageFacts
-from tasks.register import Registered, register
-from tests.support.workspace import make_workspace, save_model
+from tasks.records.artifacts import EVALUATE, POLICY_DIR, REWARD_DIR, SFT_DIR, content_md5, write_text
+from tasks.registry import POLICY_MODEL, REWARD_MODEL, SFT_MODEL
+from tests.support.registry import RAW, REFUSED, Registry
+from tests.support.workspace import save_model
 
-PASSED = GateReport(True, (Reason("gold/gain", 0.4, 0.1, True), Reason("kl_sequence", 1.2, 2.0, True)))
-REFUSED = GateReport(False, (Reason("gold/gain", 0.4, 0.1, True), Reason("kl_sequence", None, 2.0, False)))
 MESSAGES = {"messages": [{"role": "user", "content": "Add 1 and 2."}], "max_tokens": 5}
-
-
-class Registry:
-    """A checkout after `evaluate`, an empty registry, and the short way to register."""
-
-    def __init__(self, root: Path, client: MlflowClient, experiment_id: str):
-        self.root = root
-        self.client = client
-        self.run_id = client.create_run(experiment_id).info.run_id
-
-    def facts(self) -> dict[str, StageFacts]:
-        policy = content_md5(self.root / POLICY_DIR)
-        sft = {str(SFT_DIR): content_md5(self.root / SFT_DIR), "tasks/ppo.py": "c0de"}
-        measured = {str(EVALUATE): content_md5(self.root / EVALUATE)}
-        return {
-            "policy": StageFacts("policy", sft, {str(POLICY_DIR): policy}, False),
-            "evaluate": StageFacts("evaluate", {str(POLICY_DIR): policy}, measured, False),
-        }
-
-    def register(self, gate: GateReport = PASSED, key: str = "flow", **settings) -> Registered:
-        given = {"facts": self.facts(), "origin": "DPO on preference pairs"} | settings
-        config = given.pop("config", RegisterConfig())
-        return register(config, client=self.client, run_id=self.run_id, key=key, gate=gate, root=self.root, **given)
-
-    def measure(self, gold: float) -> None:
-        """What `evaluate` leaves."""
-        write_json(self.root / EVALUATE, {"gold/sft": 0.3, "gold/policy": gold, "gold/policy_low": gold})
-
-    @property
-    def challenger(self) -> str | None:
-        try:
-            return str(self.client.get_model_version_by_alias(POLICY_MODEL, "challenger").version)
-        except MlflowException:
-            return None
-
-    @property
-    def versions(self) -> list[str]:
-        return sorted(str(version.version) for version in self.client.search_model_versions())
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory):
-    """An MLflow database with its schema; making one takes seconds."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-        patch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-        patch.setenv("MLFLOW_TRACKING_URI", uri)
-        client = MlflowClient(uri)
-        yield client, client.create_experiment("tests", (folder / "artifacts").as_uri())
-
-
-@pytest.fixture
-def registry(server, tmp_path: Path):
-    client, experiment_id = server
-    root = make_workspace(tmp_path / "checkout")
-    registry = Registry(root, client, experiment_id)
-    registry.measure(0.8)
-    write_rows(root / SAMPLES["evaluate"], [{"step": 0, "prompt": "1 | 2?", "before": "2", "after": "3\n"}])
-    yield registry
-    if client.search_registered_models():
-        client.delete_registered_model(POLICY_MODEL)
 
 
 def test_a_policy_that_passed_answers_as_challenger(registry: Registry):
     registered = registry.register()
     assert (str(registered), registered.created, registered.challenger) == ("rlhf-policy version 1", True, True)
-    assert registry.challenger == "1"
+    assert registry.at("challenger") == "1"
     model = mlflow.pyfunc.load_model("models:/rlhf-policy@challenger")
     first, same, other = (model.predict({**MESSAGES, "seed": seed}) for seed in (1, 1, 2))
     assert first["object"] == "chat.completion"
@@ -110,7 +42,8 @@ def test_the_version_says_what_it_was_made_of_and_why_it_passed(registry: Regist
     assert version.tags["dvc.data/metrics/evaluate.json.md5"] == content_md5(registry.root / EVALUATE)
     assert "dvc.tasks/ppo.py.md5" not in version.tags  # code is the commit's business
     assert version.tags["policy"] == "DPO on preference pairs"
-    assert version.description.startswith("Policy trained with DPO on preference pairs.\n")
+    assert version.description.startswith("Policy trained with DPO on preference pairs. [Curves")
+    assert f"/runs/{registry.run_id})" in version.description
     assert version.tags["gate.passed"] == "true"
     assert version.tags["gate.kl_sequence"] == "kl_sequence: 1.2, bound 2, passed"
     assert version.run_id == registry.run_id
@@ -122,25 +55,91 @@ def test_the_version_says_what_it_was_made_of_and_why_it_passed(registry: Regist
 def test_registering_again_makes_no_second_version(registry: Registry):
     assert registry.register().created
     assert not registry.register().created
-    assert not registry.register(key="another flow").created  # same checkpoint, same evaluation
-    assert registry.versions == ["1"]
+    assert not registry.register(key="another flow").created
+    assert registry.versions() == ["1"]
+    assert registry.tags("1")["pipeline.key"] == "flow"
 
 
-def test_a_new_evaluation_or_a_new_checkpoint_is_a_new_version(registry: Registry):
+def test_a_new_checkpoint_is_a_new_version_and_a_new_evaluation_is_a_new_verdict(registry: Registry):
     registry.register()
     registry.measure(0.7)
-    assert str(registry.register()) == "rlhf-policy version 2"
+    assert str(registry.register(REFUSED)) == "rlhf-policy version 1"
+    assert registry.tags("1")["dvc.data/metrics/evaluate.json.md5"] == content_md5(registry.root / EVALUATE)
+    assert registry.tags("1")["gate.passed"] == "false"
+    assert "| gold | 0.300 | 0.700 |" in registry.client.get_model_version(POLICY_MODEL, "1").description
     save_model(registry.root / POLICY_DIR, 3)
-    assert str(registry.register()) == "rlhf-policy version 3"
-    assert registry.challenger == "3"
+    assert str(registry.register()) == "rlhf-policy version 2"
+    assert registry.at("challenger") == "2"
+
+
+def test_the_champion_keeps_the_verdict_that_it_was_chosen_by(registry: Registry):
+    registry.register()
+    registry.click("1")
+    registry.measure(0.1)  # against itself it ties
+    again = registry.register(REFUSED)
+    assert (again.version, again.challenger) == ("1", False)
+    assert registry.tags("1")["gate.passed"] == "true"
+    assert not registry.register().challenger
+
+
+def test_models_that_a_policy_is_made_of_are_versions_and_its_parents(registry: Registry):
+    for _ in range(2):
+        registry.register(facts=registry.all_facts(), flow_run_id="f-1")
+    assert [registry.versions(model) for model in (SFT_MODEL, REWARD_MODEL, POLICY_MODEL)] == [["1"]] * 3
+    sft, reward, policy = (registry.tags("1", model) for model in (SFT_MODEL, REWARD_MODEL, POLICY_MODEL))
+    assert sft[f"dvc.{SFT_DIR}.md5"] == content_md5(registry.root / SFT_DIR)
+    assert reward[f"dvc.{REWARD_DIR}.md5"] == content_md5(registry.root / REWARD_DIR)
+    assert reward["parent.sft"] == policy["parent.sft"] == "rlhf-sft/1"
+    assert policy["parent.reward"] == "rlhf-reward/1"
+    assert "parent.champion" not in policy  # there was none
+    for tags in (sft, reward, policy):
+        assert tags[f"dvc.{RAW}.md5"] == "da7a.dir"
+        assert (tags["pipeline.key"], tags["flow_run_id"]) == ("flow", "f-1")
+
+
+def test_another_policy_of_the_same_parents_makes_no_new_parents(registry: Registry):
+    registry.register(facts=registry.all_facts())
+    save_model(registry.root / POLICY_DIR, 3)
+    registry.register(facts=registry.all_facts())
+    assert [registry.versions(model) for model in (SFT_MODEL, REWARD_MODEL)] == [["1"], ["1"]]
+    assert registry.versions() == ["1", "2"]
+    assert registry.tags("2")["parent.reward"] == "rlhf-reward/1"
+
+
+def test_training_that_begins_with_the_champion_names_it_as_parent(registry: Registry):
+    registry.add("first")
+    registry.click("1")
+    params = registry.root / "params.yaml"
+    params.write_text(params.read_text().replace("model_name: scratch", "model_name: data/models/champion"))
+    write_text(registry.root / POLICY_DIR / "weights", "second")
+    registry.register(facts=registry.all_facts(), config=RegisterConfig(copy_limit=0))
+    assert registry.tags("1", SFT_MODEL)["parent.champion"] == "rlhf-policy/1"
+    assert "parent.champion" not in registry.tags("1", REWARD_MODEL)
+
+
+def test_a_policy_that_reads_no_reward_model_has_none_as_parent(registry: Registry):
+    facts = registry.all_facts()
+    del facts["policy"].deps[str(REWARD_DIR)]
+    registry.register(facts=facts)
+    assert "parent.reward" not in registry.tags("1")
+    assert registry.versions(REWARD_MODEL) == ["1"]
+
+
+def test_the_version_names_the_champion_that_it_was_measured_against(registry: Registry):
+    registry.add("first")
+    registry.click("1")
+    registry.add("second")
+    assert registry.tags("2")["parent.champion"] == "rlhf-policy/1"
+    assert "champion rlhf-policy/1" in registry.client.get_model_version(POLICY_MODEL, "2").description
 
 
 def test_a_refused_policy_is_kept_with_its_reasons_but_is_no_challenger(registry: Registry):
     registry.register()
+    save_model(registry.root / POLICY_DIR, 3)
     registry.measure(0.2)
     assert not registry.register(REFUSED).challenger
-    assert registry.versions == ["1", "2"]
-    assert registry.challenger == "1"
+    assert registry.versions() == ["1", "2"]
+    assert registry.at("challenger") == "1"
     tags = registry.client.get_model_version(POLICY_MODEL, "2").tags
     assert tags["gate.passed"] == "false"
     assert tags["gate.kl_sequence"] == "kl_sequence: not measured, bound 2, refused"
@@ -148,7 +147,7 @@ def test_a_refused_policy_is_kept_with_its_reasons_but_is_no_challenger(registry
 
 def test_the_first_refused_policy_leaves_no_alias(registry: Registry):
     registry.register(REFUSED)
-    assert registry.challenger is None
+    assert registry.at("challenger") is None
 
 
 def test_a_verdict_under_other_conditions_replaces_the_old_one(registry: Registry):
@@ -158,7 +157,7 @@ def test_a_verdict_under_other_conditions_replaces_the_old_one(registry: Registr
     assert tags["gate.passed"] == "true"
     assert tags["gate.gold/gain"] == "gold/gain: 0.4, bound 0.3, passed"
     assert "gate.kl_sequence" not in tags
-    assert registry.challenger == "1"
+    assert registry.at("challenger") == "1"
 
 
 def test_a_checkpoint_that_changed_after_training_is_not_registered(registry: Registry):
@@ -167,7 +166,7 @@ def test_a_checkpoint_that_changed_after_training_is_not_registered(registry: Re
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointError, match=r"dvc.lock says .*\.dir: it was changed after training"):
         registry.register(facts=facts)
-    assert registry.versions == []
+    assert registry.versions() == []
 
 
 def test_a_checkpoint_that_changes_while_it_is_registered_is_no_challenger(
@@ -183,7 +182,7 @@ def test_a_checkpoint_that_changes_while_it_is_registered_is_no_challenger(
     monkeypatch.setattr(registry.client, "create_model_version", create_and_spoil)
     with pytest.raises(CheckpointError):
         registry.register()
-    assert registry.challenger is None
+    assert registry.at("challenger") is None
 
 
 def test_an_evaluation_of_another_checkpoint_does_not_count(registry: Registry):
@@ -200,7 +199,7 @@ def test_a_checkpoint_above_the_limit_is_a_pointer_without_weights(registry: Reg
     folder = Path(mlflow.artifacts.download_artifacts("models:/rlhf-policy@challenger"))
     assert [name for _, _, names in os.walk(folder) for name in names if name.endswith(".safetensors")] == []
     assert version.tags["dvc.data/models/policy.md5"] == content_md5(registry.root / POLICY_DIR)
-    registry.measure(0.9)
+    save_model(registry.root / POLICY_DIR, 3)
     registry.register(config=RegisterConfig(copy_limit=size))
     folder = Path(mlflow.artifacts.download_artifacts("models:/rlhf-policy@challenger"))
     assert (folder / "artifacts" / "policy" / "model.safetensors").is_file()

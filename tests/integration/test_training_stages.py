@@ -1,56 +1,50 @@
 """The stages that train, each as a whole: from validated rows to a published model, its trace and its samples."""
 
 import pytest
+import torch
 
 from rlcore.configs import DPOConfig, GRPOConfig, ORPOConfig, PPOConfig, RewardModelConfig, SFTConfig
+from rlcore.models import load_causal_lm
 from tasks.dpo import train_dpo
 from tasks.grpo import train_grpo
 from tasks.orpo import train_orpo
 from tasks.ppo import train_ppo
 from tasks.records.artifacts import (
-    DEMONSTRATIONS,
     POLICY_DIR,
     PREFERENCES,
-    PROMPTS,
     REWARD_DIR,
     SAMPLES,
     SFT_DIR,
     TRACES,
-    content_md5,
     read_rows,
-    write_rows,
 )
 from tasks.records.trace import last_values
 from tasks.reward import train_reward
 from tasks.sft import train_sft
 from tests.support.metric_names import unexplained
-from tests.support.workspace import make_workspace
-
-SPLITS = ("train", "validation")
+from tests.support.workspace import make_training_workspace
 
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    """A checkout with validated rows whose extra column `answer` is a number here and a text there."""
-    make_workspace(tmp_path)
+    """A checkout with rows to train on, and the working directory."""
+    make_training_workspace(tmp_path)
     monkeypatch.chdir(tmp_path)
-    sums = [(f"What is {a} plus 2?", f"The answer is {a + 2}.", a + 2 if a % 2 else str(a + 2)) for a in range(8)]
-    for split in SPLITS:
-        rows = [{"prompt": prompt, "answer": answer} for prompt, _, answer in sums]
-        write_rows(PROMPTS[split], rows)
-        texts = [text for _, text, _ in sums]
-        write_rows(DEMONSTRATIONS[split], ({**row, "response": text} for row, text in zip(rows, texts, strict=True)))
-        pairs = [{**row, "chosen": text, "rejected": "7"} for row, text in zip(rows, texts, strict=True)]
-        write_rows(PREFERENCES[split], pairs)
     return tmp_path
 
 
-def test_sft_starts_from_a_folder_and_publishes(workspace):
-    before = content_md5(SFT_DIR)
-    train_sft(SFTConfig(model_name=str(SFT_DIR), max_steps=2, batch_size=4, max_length=64))
-    assert content_md5(SFT_DIR) != before
+@pytest.mark.parametrize("lora", [None, {"rank": 2}], ids=["all weights", "adapters"])
+def test_sft_starts_from_a_folder_and_publishes_one_that_others_start_from(workspace, lora):
+    before = load_causal_lm(SFT_DIR).state_dict()
+    train_sft(SFTConfig(model_name=str(SFT_DIR), max_steps=2, warmup_steps=0, batch_size=4, max_length=64, lora=lora))
+    # adapters are merged: whoever starts from here needs to know nothing of them
+    after = load_causal_lm(SFT_DIR).state_dict()
+    assert after.keys() == before.keys()
+    assert any(not torch.equal(after[name], before[name]) for name in before)
+    assert (SFT_DIR / "adapter").is_dir() == (lora is not None)
     metrics = last_values(read_rows(TRACES["sft"]))
     assert metrics["best/step"] == 2
+    assert metrics["best/validation/loss"] == metrics["validation/loss"] > 0
     assert unexplained(set(metrics), ("gold",)) == set()
 
 

@@ -16,6 +16,8 @@ from tests.support.tiny import tiny_tokenizer
 CASES: dict[str, dict[str, Any]] = {
     # 7 responses: 4 and 3 of them; steps of 4 rows in 2 micro-batches and of 3; 3 validation prompts
     "ragged": {"batch_size": 7, "mini_batch_size": 2, "gradient_accumulation_steps": 2, "num_iterations": 3},
+    # 3 prompts with 2 responses each: each process compares the rivals of whole prompts, 2 and 1 of them
+    "rivals": {"reward": "rivals", "batch_size": 6, "mini_batch_size": 2, "num_iterations": 2},
     # the first process has a row in every step and evaluation, the second one in none
     "idle": {"batch_size": 2, "mini_batch_size": 1, "eval_prompts": 1, "num_iterations": 2, "lora": {"rank": 2}},
 }

@@ -133,7 +133,7 @@ def test_a_step_that_moves_too_far_is_the_last_of_its_update():
 def test_the_controller_reads_the_kl_of_its_unit(unit, coefficient, monkeypatch):
     # 2 responses of 50 tokens, each 0.16 nats: 8 a response, against a target of 6 too much; against 6 a token too
     # little. 0.1 (1 +- 0.2 * 2 / 1000)
-    monkeypatch.setattr(ppo_trainer, "update_rollout", lambda *arguments, **named: {})
+    monkeypatch.setattr(ppo_trainer.PPOTrainer, "update", lambda *arguments: {})
     settings = {"kl_penalty_coef": 0.1, "kl_target": 6.0, "kl_horizon": 1000, "kl_target_unit": unit}
     with running(tiny_config(**settings)) as (trainer, _):
         metrics = trainer.learn(rollout(*[measured([-1.0] * 50, [-1.16] * 50)] * 2))

@@ -1,6 +1,7 @@
 """A TRL run that was killed ends where the uninterrupted one does: the same trace, and weights that are equal bits."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,16 +42,18 @@ LORA = {"lora": LoraConfig(rank=4)}
 # Dropout in front of the adapters draws from the global stream.
 REWARD_LORA = {"save_steps": 4, "use_lora": True, "lora_dropout": 0.5}
 SCORED = {"reward": share_of_e}
+FEW = {"batch_size": 8, "mini_batch_size": 4}
 # 12 rows in batches of 4 are 3 steps an epoch.
 CASES = {
-    "sft": Case(sft, small.sft_config, small.DEMONSTRATIONS, 0, {}, 6, 4, 8),
+    "sft": Case(sft, small.sft_config, small.DEMONSTRATIONS, 4, {"eval_every": 3}, 6, 4, 8),
+    "sft with adapters": Case(sft, small.sft_config, small.DEMONSTRATIONS, 4, LORA | {"eval_every": 3}, 6, 4, 8),
     "reward": Case(reward, small.reward_config, PAIRS, 4, {"save_steps": 4}, 6, 4, 6),
     "reward with adapters": Case(reward, small.reward_config, PAIRS, 0, REWARD_LORA, 6, 4, 6),
     "dpo": Case(dpo, small.dpo_config, PAIRS, 4, {}, 6, 4, 6),
     "dpo with adapters": Case(dpo, small.dpo_config, PAIRS, 0, LORA, 6, 4, 6),
     "orpo": Case(orpo, small.orpo_config, PAIRS, 4, {}, 6, 4, 6),
-    "grpo": Case(grpo, small.grpo_config, PROMPTS, 4, {}, 4, 2, 4, SCORED),
-    "grpo with adapters": Case(grpo, small.grpo_config, PROMPTS, 0, LORA, 4, 2, 4, SCORED),
+    "grpo": Case(grpo, small.grpo_config, PROMPTS, 4, FEW, 4, 2, 4, SCORED),
+    "grpo with adapters": Case(grpo, small.grpo_config, PROMPTS, 0, FEW | LORA, 4, 2, 4, SCORED),
 }
 
 
@@ -63,17 +66,39 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small.start_folder(tmp_path_factory.mktemp("start"))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "sft"])
-def test_a_resumed_run_equals_the_uninterrupted_one(name: str, start: Path, tmp_path: Path):
+class Whole(NamedTuple):
+    """What an uninterrupted run left."""
+
+    result: Any
+    trace: list[tuple[int, dict[str, float]]]
+    model: Path
+
+
+@pytest.fixture(scope="module")
+def whole_run(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+    """The uninterrupted run of a case, which is done once."""
+
+    @cache
+    def run(name: str) -> Whole:
+        trace: list[tuple[int, dict[str, float]]] = []
+        model = tmp_path_factory.mktemp("whole") / "model"
+        return Whole(CASES[name].train(start, model, on_metrics=lambda *point: trace.append(point)), trace, model)
+
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    name: str, start: Path, tmp_path: Path, whole_run: Callable[[str], Whole]
+):
     case = CASES[name]
-    whole_trace: list[tuple[int, dict[str, float]]] = []
     resumed_trace: list[tuple[int, dict[str, float]]] = []
 
     def kill(step: int, metrics: Mapping[str, float]) -> None:
         if step == case.killed_at:
             raise Killed
 
-    whole = case.train(start, tmp_path / "whole", on_metrics=lambda *point: whole_trace.append(point))
+    whole, whole_trace, whole_model = whole_run(name)
     with pytest.raises(Killed):
         case.train(start, tmp_path / "resumed", resume_dir=tmp_path / "steps", on_metrics=kill)
     assert not (tmp_path / "resumed").exists()
@@ -83,8 +108,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, start: Path, tmp_
         resume_dir=tmp_path / "steps",
         on_metrics=lambda *point: resumed_trace.append(point),
     )
-    assert_same_weights(tmp_path / "whole", tmp_path / "resumed")
-    assert_moved(start, tmp_path / "whole")
+    assert_same_weights(whole_model, tmp_path / "resumed")
+    assert_moved(start, whole_model)
     assert [step for step, _ in resumed_trace[:2]] == [0, case.saved_at + 1]
     assert [point for point in whole_trace if point[0] > case.saved_at] == resumed_trace[1:]
     assert whole_trace[-1][0] == case.steps
@@ -97,10 +122,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, start: Path, tmp_
 
 @pytest.mark.parametrize("name", ["sft", "dpo", "reward with adapters"])
 def test_a_run_killed_while_it_publishes_takes_no_step_more(
-    name: str, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, start: Path, tmp_path: Path, whole_run: Callable[[str], Whole], monkeypatch: pytest.MonkeyPatch
 ):
     case = CASES[name]
-    whole = case.train(start, tmp_path / "whole")
+    whole, _, whole_model = whole_run(name)
 
     def kill(*_: Any) -> None:
         raise Killed
@@ -115,7 +140,7 @@ def test_a_run_killed_while_it_publishes_takes_no_step_more(
     )
     assert trace == [0]
     assert (again.best_step, again.final_metrics) == (whole.best_step, whole.final_metrics)
-    assert_same_weights(tmp_path / "whole", tmp_path / "again")
+    assert_same_weights(whole_model, tmp_path / "again")
 
 
 @pytest.mark.parametrize("name", ["reward", "dpo", "orpo", "grpo"])

@@ -29,8 +29,9 @@ DATA_OF = {
 FAKE_REGISTER = """
 import sys, types
 register = types.ModuleType("tasks.register")
-register.Registered = str
-register.register = lambda config, **facts: f"rlhf-policy version 1, gate passed: {facts['gate'].passed}"
+class Registered(str): challenger = False
+register.Registered = Registered
+register.register = lambda config, **facts: Registered(f"rlhf-policy version 1, gate passed: {facts['gate'].passed}")
 sys.modules["tasks.register"] = register
 """
 """A registration that needs no model."""

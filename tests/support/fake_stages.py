@@ -26,6 +26,15 @@ FOLDERS = {
 }  # fmt: skip
 GOLD = {"ppo": 0.8, "grpo": 0.7, "dpo": 0.6, "orpo": 0.5}
 """By what the policy's folder says it was trained with."""
+KINDS = ("preferences", "prompts")
+REPORT = {
+    "counts": {kind: {"rows": 9000, "kept": 9000, "dropped": 0} for kind in KINDS},
+    "splits": {kind: {"train": 8000, "validation": 500, "held_out": 500} for kind in KINDS},
+    "findings": [],
+    "distinct_prompts": dict.fromkeys(KINDS, 2000),
+    "pairs": {"chosen_longer_share": 0.5, "objectives": []},
+}
+"""What the validation says of good data."""
 
 
 def fake_stage(config: object) -> None:
@@ -45,10 +54,11 @@ def fake_stage(config: object) -> None:
             run.log_samples(STEPS, [{"prompt": "1 + 1?", "before": "3", "after": "2"}])
         artifacts.write_text(FOLDERS[section] / "content.txt", f"{section} {config.seed}\n")
         if section == "validate":
-            artifacts.write_json(artifacts.VALIDATION, {"rows": 1})
+            artifacts.write_json(artifacts.VALIDATION, REPORT)
         if section == "evaluate":
             measure()
-        run.finish(TrainResult(FOLDERS[section], STEPS, {}, {"fake/loss": 1 / STEPS}))
+        best = {"fake/loss": 1 / STEPS} | ({"validation/accuracy": 0.8} if section == "reward" else {})
+        run.finish(TrainResult(FOLDERS[section], STEPS, {}, best))
 
 
 def measure() -> None:

@@ -15,7 +15,7 @@ from tests.support.checkout import ROOT
 from tests.support.metric_names import TOPICS
 
 LIBRARY = ROOT / "docs" / "library.md"
-GUIDES = {name: ROOT / "docs" / "guides" / f"{name}.md" for name in ("ppo", "grpo", "dpo", "reward", "orpo")}
+GUIDES = {name: ROOT / "docs" / "guides" / f"{name}.md" for name in ("sft", "ppo", "grpo", "dpo", "reward", "orpo")}
 PAGES = {"readme": ROOT / "README.md", "library": LIBRARY, **GUIDES}
 
 _FENCED = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)

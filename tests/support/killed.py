@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from rlcore import checkpoint
+from rlcore.checkpoint import steps
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = "TEST_PAUSE_IN"
@@ -77,7 +77,7 @@ def _pause_in_update(count: int) -> None:
 
 
 def _pause_in_save(folder: str) -> None:
-    write = checkpoint.write_tensors
+    write = steps.write_tensors
 
     def stop(path: Path, tensors: dict[str, Tensor], *args: Any) -> dict[str, str]:
         earlier = path.parent.name == folder and any(path.parent.iterdir())
@@ -87,7 +87,7 @@ def _pause_in_save(folder: str) -> None:
             _pause()
         return aliases
 
-    checkpoint.write_tensors = stop
+    steps.write_tensors = stop
 
 
 def _pause() -> NoReturn:

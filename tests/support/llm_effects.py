@@ -139,6 +139,7 @@ OF_AN_ENVIRONMENT = [
 
 OF_THE_RESULT = {
     "--merge-adapter", "--log", "--push-to-hub", "--repo-id", "--username", "--hub-private", "--token",
+    "--silence",
 }  # fmt: skip
 """Flags about what is done beside training; each has a test of its own."""
 

@@ -11,8 +11,8 @@ from tests.support.checkout import ROOT
 
 PAGE = ROOT / "docs" / "metrics.md"
 TOPICS = (
-    "best", "data", "dpo", "gate", "kl", "optim", "orpo", "policy", "progress", "response", "reward", "reward_model",
-    "sft", "throughput", "time", "validation", "validation_gold", "value", "win",
+    "best", "data", "dpo", "gate", "kl", "memory", "optim", "orpo", "policy", "progress", "response", "reward",
+    "reward_model", "sft", "throughput", "time", "validation", "validation_gold", "value", "win",
 )  # fmt: skip
 """First parts of the names; what a checker measures has none of them."""
 PATHS = "data/raw"

@@ -10,24 +10,43 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlcore.environments import PreferenceComparisonEnv
 from rlcore.results import MetricSink
 from rlcore.run_folder import weights_sha256
 from tests.support.killed import pause_where_told
 from tests.support.ppo import PROMPTS, mean_letter, tiny_config, tiny_trainer, untimed
+from tests.support.tiny import tiny_tokenizer
 
 SETTINGS = {"num_iterations": 6, "save_every": 1, "eval_every": 2}
 
 
-def run(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Train; the history, the samples and the hash of the weights, the critic's among them."""
+def later_letters(prompt: str, first: str, second: str) -> float:
+    """How much later in the alphabet the letters of the first response are."""
+    return mean_letter([prompt], [first])[0] - mean_letter([prompt], [second])[0]
+
+
+def rivals() -> PreferenceComparisonEnv:
+    """An environment that compares the two responses to a prompt."""
+    return PreferenceComparisonEnv(tiny_tokenizer(), PROMPTS, human_feedback_fn=later_letters)
+
+
+def run(folder: Path, *, reward: str = "mean_letter", **changes: Any) -> dict[str, Any]:
+    """Train; the history, the samples and the hash of the weights, the critic's among them.
+
+    Args:
+        folder: see above.
+        reward: mean_letter, with validation prompts, or rivals, which has none.
+        changes: to SETTINGS.
+    """
     samples: list[Any] = []
     trainer = tiny_trainer(
         tiny_config(**SETTINGS | changes),
-        reward_fn=mean_letter,
+        reward_fn=mean_letter if reward == "mean_letter" else rivals(),
         on_metrics=trace_writer(folder),
         on_samples=lambda step, rows: samples.append([step, rows]),
     )
-    history = trainer.train(PROMPTS, validation_prompts=PROMPTS[:3], resume_dir=folder / "state")
+    validation = PROMPTS[:3] if reward == "mean_letter" else ()
+    history = trainer.train(PROMPTS, validation_prompts=validation, resume_dir=folder / "state")
     trainer.save_model(folder / "model")
     weights = weights_sha256(trainer.model.named_parameters())
     trainer.close()

@@ -8,6 +8,7 @@ from rlcore.models import save_causal_lm
 from rlcore.reward import RewardModel, save_reward_model
 from rlcore.scratch import build_model
 from tasks.records.artifacts import (
+    DEMONSTRATIONS,
     NO_CHAMPION,
     PARAMS,
     POLICY_DIR,
@@ -58,8 +59,26 @@ def make_workspace(folder: Path, policy_seed: int = 1) -> Path:
         for row in HELD_OUT
     ]
     write_rows(folder / PREFERENCES["held_out"], pairs)
+    training = [{"prompt": f"Take {a} from 9.", "group": f"minus-{a}", "split": "train"} for a in range(3)]
+    for path in (DEMONSTRATIONS["train"], PREFERENCES["train"], PROMPTS["train"]):
+        write_rows(folder / path, training)
     write_rows(folder / SAMPLES["policy"], _validation_samples())
     write_rows(folder / TRACES["policy"], _policy_trace())
+    return folder
+
+
+def make_training_workspace(folder: Path) -> Path:
+    """Lay out a folder as a checkout with rows to train on, whose column `answer` is a number here and a text there."""
+    make_workspace(folder)
+    sums = [(f"What is {a} plus 2?", f"The answer is {a + 2}.", a + 2 if a % 2 else str(a + 2)) for a in range(8)]
+    rows = [{"prompt": prompt, "answer": answer} for prompt, _, answer in sums]
+    texts = [text for _, text, _ in sums]
+    for split in ("train", "validation"):
+        write_rows(folder / PROMPTS[split], rows)
+        demonstrations = [{**row, "response": text} for row, text in zip(rows, texts, strict=True)]
+        write_rows(folder / DEMONSTRATIONS[split], demonstrations)
+        pairs = [{**row, "chosen": text, "rejected": "7"} for row, text in zip(rows, texts, strict=True)]
+        write_rows(folder / PREFERENCES[split], pairs)
     return folder
 
 

@@ -49,7 +49,9 @@ def test_naming_a_trainer_loads_no_trl():
     subprocess.run([sys.executable, "-c", command], check=True)
 
 
-AMONG_OURSELVES = {"train", "ScoreCheck", "checked_counts", "checked_scores_or_nan", "own_copies"}
+AMONG_OURSELVES = {
+    "train", "ScoreCheck", "checked_counts", "checked_scores_or_nan", "own_copies", "responses_per_prompt"
+}  # fmt: skip
 """What packages of the library hand each other, and nobody needs at the top."""
 
 

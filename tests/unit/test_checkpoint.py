@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from rlcore import checkpoint
+import rlcore
 from rlcore.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
@@ -23,6 +24,7 @@ from rlcore.checkpoint import (
     save_checkpoint,
     write_tensors,
 )
+from rlcore.checkpoint.manifest import write_manifest
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.run_folder import pack_optimizer, unpack_optimizer
 
@@ -206,7 +208,7 @@ def test_a_pickle_is_not_read(tmp_path):
     path = save_checkpoint(tmp_path, 1, WEIGHTS, {})
     (path / "model.safetensors").write_bytes(pickle.dumps(_Trap(tmp_path / "marker")))
     (path / "manifest.json").unlink()
-    checkpoint._write_manifest(path, 1, {"model": {}})
+    write_manifest(path, 1, {"model": {}})
     with pytest.raises(CheckpointError, match="pickled weights are not read"):
         load_checkpoint(path)
     assert not (tmp_path / "marker").exists()
@@ -244,9 +246,9 @@ def test_no_space_left_reaches_the_caller_as_such(tmp_path, monkeypatch):
     save_all(tmp_path, 1)
 
     def full(*_args, **_options):
-        raise checkpoint.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr("rlcore.checkpoint.tensors.save_file", full)
     with pytest.raises(OSError, match="No space left") as caught:
         save_all(tmp_path, 2)
     assert caught.value.errno == errno.ENOSPC
@@ -375,7 +377,7 @@ def test_an_optimizer_of_another_model_is_refused():
 
 
 def test_the_library_unpickles_nothing():
-    sources = sorted(Path(checkpoint.__file__).parent.rglob("*.py"))
+    sources = sorted(Path(rlcore.__file__).parent.rglob("*.py"))
     assert len(sources) > 20
     calls = re.compile(r"torch\.load\(|(import|from) (pickle|dill|joblib|cloudpickle)\b")
     assert [path.name for path in sources if calls.search(path.read_text(encoding="utf-8"))] == []

@@ -132,6 +132,10 @@ def test_a_row_or_a_column_of_another_form_is_named(trainer, row, named):
         ({"column_mapping": {"user_col": "prompt"}}, "dpo reads no column user_col, but chosen, prompt, rejected"),
         ({"column_mapping": {"chosen": "a"}, "text_column": "b"}, "found chosen, which a setting of its own names"),
         ({"column_mapping": {"prompt": "a"}, "prompt_text_column": "b"}, "found prompt, which"),
+        (
+            {"rejected_text_column": "chosen"},
+            "Found 'chosen' as the column of chosen and rejected, expected one for each",
+        ),
     ],
 )
 def test_columns_are_named_once_and_only_those_that_are_read(settings, named):

@@ -42,7 +42,7 @@ print(autotrain.trainers.rl.dpo is dpo, dpo.PreferenceDataset is rlcore.dpo.Pref
 print(autotrain.trainers.rl.PPOConfig is PPOConfig is rlcore.PPOConfig is globals()["PPOConfig"])
 print(PPOConfig.__module__)
 """
-    assert said_by(code).splitlines() == ["True True", "True", "rlcore.configs"]
+    assert said_by(code).splitlines() == ["True True", "True", "rlcore.configs.rollout"]
 
 
 def test_what_is_not_there_is_an_ordinary_import_error():

@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from pydantic import ValidationError
 
 from rlcore.configs import DPOConfig, GRPOConfig, PPOConfig, RewardModelConfig
+from rlcore.errors import ConfigError
 
 CONFIGS = (PPOConfig, GRPOConfig, DPOConfig, RewardModelConfig)
 
@@ -52,5 +52,5 @@ CASES = [(config, name) for config in CONFIGS for name in numbers_of(config)]
 def test_numbers_out_of_range_are_refused(config, name):
     assert name in FORBIDDEN or name in UNBOUNDED, "say what it may not be"
     for value in [*FORBIDDEN.get(name, []), math.nan, math.inf]:
-        with pytest.raises(ValidationError, match=name):
+        with pytest.raises(ConfigError, match=name):
             config(model_name="none", **{name: value})

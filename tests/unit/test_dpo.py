@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from rlcore.configs import DPOConfig
 from rlcore.dpo import PreferenceDataset
 from rlcore.dpo.loss import pair_loss, response_sums
+from rlcore.errors import ConfigError
 from tests.support.letters import PAD, letter_tokenizer
 from tests.support.tiny import VOCAB_SIZE, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_qwen2
 
@@ -122,5 +122,5 @@ def test_settings_have_the_documented_defaults():
     ],
 )
 def test_settings_out_of_range_are_refused(setting: dict[str, Any]):
-    with pytest.raises(ValidationError):
+    with pytest.raises(ConfigError):
         DPOConfig(model_name="none", **setting)

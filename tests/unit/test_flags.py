@@ -118,7 +118,7 @@ def test_help_says_what_where_from_and_within_which_bounds():
     text = shown()
     assert "Discount per token. Recommended: 0.9 to 0.99. [ppo; ≥ 0 and ≤ 1; default 0.99]" in text
     assert "--rl-reward-model-path TEXT, --reward-model TEXT" in text
-    assert "Rank of the adapters. [reward, dpo, orpo, ppo, grpo; ≥ 1; default 16]" in text
+    assert "Rank of the adapters. [≥ 1; default 16]" in text
     assert "none is `rejected`. [reward, dpo, orpo; default none]" in text
     assert "--use-vllm" not in text
     assert "--no-peft" not in text

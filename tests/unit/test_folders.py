@@ -45,3 +45,13 @@ def test_another_content_is_another_key_and_noticed_once(tmp_path, model):
 def test_a_stage_without_folders_leaves_no_note(tmp_path):
     remember("sft", {}, tmp_path)
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_the_champions_folder_counts_and_is_never_taken_for_known(tmp_path):
+    (tmp_path / "data/models/champion").mkdir(parents=True)
+    (tmp_path / "data/models/champion/weights").write_text("1")
+    used = named_folders(SFTConfig(model_name="data/models/champion"), tmp_path)
+    assert list(used) == ["data/models/champion"]
+    assert have_changed("sft", used, tmp_path)
+    remember("sft", used, tmp_path)
+    assert not have_changed("sft", used, tmp_path)

@@ -9,8 +9,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlcore.errors import ConfigError
-from rlcore.forward_backward import AsyncTrainingClient, ForwardBackwardPipeline, lane
-from rlcore.processes import SingleProcess
+from rlcore.forward_backward import AsyncTrainingClient, ForwardBackwardPipeline
 from tests.support.lane_models import OneNumber
 
 
@@ -77,12 +76,3 @@ def test_an_unknown_device_is_refused_and_the_cpu_is_taken():
         AsyncTrainingClient(OneNumber(), device="gpu")
     with AsyncTrainingClient(OneNumber(), device="cpu") as client:
         assert client.device.type == "cpu"
-
-
-def test_a_device_of_another_kind_than_the_launch_gave_is_refused(monkeypatch):
-    class OnAGpu(SingleProcess):
-        device = torch.device("cuda:1")
-
-    monkeypatch.setattr(lane, "launched_processes", OnAGpu)
-    with pytest.raises(ConfigError, match="device='cpu', but this process was launched for cuda:1"):
-        AsyncTrainingClient(OneNumber(), device="cpu")

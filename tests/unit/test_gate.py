@@ -7,6 +7,7 @@ from tasks.gate import decide
 
 CONFIG = GateConfig(min_gain={"gold": 0.10, "number_right": 0.15})
 """Of the embedded data set, whose checker measures both."""
+MIN_RM_ACCURACY = 0.75
 
 
 def evaluation(gold_gain: float, number_gain: float, kl: float, drop: float, length_ratio: float, ended: float) -> dict:
@@ -25,6 +26,9 @@ def evaluation(gold_gain: float, number_gain: float, kl: float, drop: float, len
         "response/length_mean/policy": 7.4 * length_ratio,
         "response/eos_fraction/policy": ended,
         "reward_model/accuracy": 0.9,
+        "reward_model/calibration_error": 0.04,
+        "data/leak_share": 0.0,
+        "response/non_finite_count/policy": 0,
     }
 
 
@@ -32,7 +36,7 @@ GOOD = evaluation(0.46, 0.25, 1.36, 0.0, 1.14, 0.997)
 
 
 def refused(metrics: dict, config: GateConfig | None = None) -> set[str]:
-    return {reason.rule for reason in decide(config or CONFIG, metrics).refusals}
+    return {reason.rule for reason in decide(config or CONFIG, metrics, MIN_RM_ACCURACY).refusals}
 
 
 @pytest.mark.parametrize(
@@ -41,9 +45,9 @@ def refused(metrics: dict, config: GateConfig | None = None) -> set[str]:
     ids=["seed 0", "seed 1", "seed 2"],
 )
 def test_policies_that_learnt_pass(metrics: dict):
-    report = decide(CONFIG, metrics)
+    report = decide(CONFIG, metrics, MIN_RM_ACCURACY)
     assert report.passed
-    assert len(report.reasons) == 10  # a gain and its lower end for two measures, and six budgets
+    assert len(report.reasons) == 13  # a gain and its lower end for two measures, and nine budgets
 
 
 @pytest.mark.parametrize(
@@ -99,35 +103,51 @@ def test_what_was_not_measured_does_not_pass(value: float | None):
         if name in ("gold/sft", "gold/policy"):  # the gate reads the gain
             continue
         metrics = {key: GOOD[key] for key in GOOD if key != name}
-        report = decide(CONFIG, metrics if value is None else {**metrics, name: value})
+        report = decide(CONFIG, metrics if value is None else {**metrics, name: value}, MIN_RM_ACCURACY)
         assert not report.passed, name
         assert all(reason.found is None for reason in report.refusals), name
 
 
-def test_a_champion_is_what_gains_count_against():
-    against = {"gold/champion": 0.84, "gold/gain_over_champion": 0.0, "gold/gain_over_champion_low": -0.03}
-    config = GateConfig(min_gain={"gold": 0.1})
-    assert refused({**GOOD, **against}, config) == {"gold/gain_over_champion", "gold/gain_over_champion_low"}
-    better = {"gold/gain_over_champion": 0.12, "gold/gain_over_champion_low": 0.05}
-    assert refused({**GOOD, **against, **better}, config) == set()
+@pytest.mark.parametrize(
+    ("low", "refusals"),
+    [(0.52, set()), (0.5, {"win/rate_over_champion_low"}), (math.nan, {"win/rate_over_champion_low"})],
+    ids=["better", "tie", "not measured"],
+)
+def test_a_champion_must_be_beaten_beyond_chance(low: float, refusals: set[str]):
+    against = {"gold/champion": 0.84, "win/rate_over_champion": 0.56, "win/rate_over_champion_low": low}
+    assert refused({**GOOD, **against}) == refusals
 
 
-def test_a_champion_whose_measure_failed_does_not_bring_sft_back():
-    assert refused({**GOOD, "gold/champion": math.nan}, GateConfig(min_gain={"gold": 0.1})) == {
-        "gold/gain_over_champion",
-        "gold/gain_over_champion_low",
-    }
+def test_without_a_champion_there_is_no_one_to_beat():
+    assert refused({**GOOD, "win/rate_over_champion_low": 0.1}) == set()
+
+
+def test_a_champion_whose_measure_failed_is_not_beaten():
+    assert refused({**GOOD, "gold/champion": math.nan}) == {"win/rate_over_champion_low"}
+
+
+@pytest.mark.parametrize(
+    ("measure", "value", "rule"),
+    [
+        ("reward_model/calibration_error", 0.26, "calibration_error"),
+        ("data/leak_share", 0.001, "leak_share"),
+        ("response/non_finite_count/policy", 1, "non_finite"),
+    ],
+)
+def test_an_unsure_judge_a_leak_and_broken_numbers_are_refused(measure: str, value: float, rule: str):
+    assert refused({**GOOD, measure: value}) == {rule}
 
 
 def test_null_conditions_are_not_checked():
-    config = GateConfig(min_gain={}, max_kl_sequence=None, max_drop_from_best=None, min_reward_model_accuracy=None)
+    nulls = dict.fromkeys(["max_kl_sequence", "max_drop_from_best", "max_calibration_error", "max_leak_share"])
+    config = GateConfig(min_gain={}, max_non_finite=None, **nulls)
     bad = evaluation(-1, -1, 50, 0.5, 1.1, 1.0)
-    assert [reason.rule for reason in decide(config, bad).reasons] == [
+    assert [reason.rule for reason in decide(config, bad, None).reasons] == [
         "min_length_ratio",
         "max_length_ratio",
         "eos_fraction",
     ]
-    assert decide(config, bad).passed
+    assert decide(config, bad, None).passed
 
 
 def test_repetition_and_gibberish_have_budgets():
@@ -140,7 +160,7 @@ def test_repetition_and_gibberish_have_budgets():
 
 
 def test_a_reason_reads_well():
-    reasons = {reason.rule: str(reason) for reason in decide(CONFIG, {"kl/ref_sequence_mean": 2.26}).reasons}
+    reasons = {reason.rule: str(reason) for reason in decide(CONFIG, {"kl/ref_sequence_mean": 2.26}, None).reasons}
     assert reasons["kl_sequence"] == "kl_sequence: 2.26, bound 2, refused"
     assert reasons["gold/gain"].startswith("gold/gain: not measured, bound more than 0.1, refused. Name a checker")
 
@@ -148,9 +168,24 @@ def test_a_reason_reads_well():
 def test_without_a_checker_the_refusal_names_the_settings_and_these_settings_pass():
     without = {name: value for name, value in GOOD.items() if "gold" not in name and "number_right" not in name}
     without |= {"win/gain": 0.3, "win/gain_low": 0.1}
-    texts = {reason.rule: str(reason) for reason in decide(GateConfig(), without).refusals}
+    texts = {reason.rule: str(reason) for reason in decide(GateConfig(), without, MIN_RM_ACCURACY).refusals}
     assert set(texts) == {"gold/gain", "gold/gain_low", "drop_from_best"}
     assert "set gate.min_gain to {win: 0}" in texts["gold/gain"]
     assert "set gate.max_drop_from_best to null" in texts["drop_from_best"]
     assert "with dpo and orpo, validation pairs" in texts["drop_from_best"]
     assert refused(without, GateConfig(min_gain={"win": 0}, max_drop_from_best=None)) == set()
+
+
+@pytest.mark.parametrize(("least", "refuses"), [(None, False), (0.9, False), (0.91, True)])
+def test_the_least_accuracy_of_the_reward_model_is_asked_at_the_gate_too(least: float | None, refuses: bool):
+    report = decide(CONFIG, GOOD, least)  # GOOD has 0.9
+    assert [reason.rule for reason in report.refusals] == ["reward_model_accuracy"] * refuses
+
+
+def test_a_kl_that_is_rounding_is_shown_as_0():
+    (reason,) = [
+        reason
+        for reason in decide(CONFIG, {**GOOD, "kl/ref_sequence_mean": -3.75e-07}, MIN_RM_ACCURACY).reasons
+        if reason.rule == "kl_sequence"
+    ]
+    assert str(reason).startswith("kl_sequence: 0, bound ")

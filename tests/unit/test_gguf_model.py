@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, DataError
 from rlcore.formatting import ChatFormat
 from rlcore.models import load_causal_lm, load_tokenizer
 from tasks.demos import gguf_model
@@ -100,6 +100,22 @@ def test_a_tokenizer_that_is_cut_in_an_unknown_way_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"tokenizer.ggml.pre='llama-bpe'. Expected .* cut by smollm"):
         converted(other, tmp_path / "model")
     assert not (tmp_path / "model" / ORIGIN).exists()
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.999], ids="{:.1%} of it".format)
+def test_a_file_that_was_cut_off_is_refused_in_one_line(packed, tmp_path, share):
+    whole = packed.read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(DataError, match=r"cut\.gguf: no whole GGUF file .* again") as refused:
+        converted(tmp_path / "cut.gguf", tmp_path / "model")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "page.gguf").write_text("<!doctype html><title>Not found</title>")
+    with pytest.raises(DataError, match="no whole GGUF file"):
+        converted(tmp_path / "page.gguf", tmp_path / "model")
 
 
 def test_a_missing_package_is_named_with_its_command(packed, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import nn
 
 from rlcore.errors import ConfigError
 from rlcore.forward_backward import AsyncTrainingClient
@@ -144,6 +145,45 @@ def test_gradients_that_wait_for_their_step_are_not_mixed_with_another_clients(c
         assert "another client of this model" in str(other.optim_step(sgd(other)).exception())
         assert client.optim_step(sgd(client)).result().grad_norm == 1.0
         assert other.train_step([0], lambda part: slope, sgd(other), micro_batch_size=1, max_grad_norm=None).step == 1
+
+
+class Wrapper(nn.Module):
+    """A module around another one, as a critic or adapters are, with a weight of its own."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner, self.own = inner, nn.Parameter(torch.zeros(1))
+
+    @property
+    def weight(self) -> nn.Parameter:
+        return self.inner.weight
+
+
+def test_gradients_of_a_model_inside_of_two_others_are_not_mixed(client):
+    # each step: rate 1 along a gradient of 1
+    with AsyncTrainingClient(Wrapper(client.model)) as outer, AsyncTrainingClient(Wrapper(client.model)) as another:
+        outer.backward(slope).result()
+        for refused in (client, another):
+            assert "another client of this model" in str(refused.backward(slope).exception())
+            assert refused.optim_step(sgd(refused)).exception() is not None
+        assert outer.optim_step(sgd(outer), max_grad_norm=None).result().grad_norm == 1.0
+        assert client.backward(slope).result().loss == -1.0
+
+
+def test_modules_that_share_frozen_weights_alone_are_trained_side_by_side(client):
+    client.model.requires_grad_(False)
+    first, second = Wrapper(client.model), Wrapper(client.model)
+    with AsyncTrainingClient(first) as one, AsyncTrainingClient(second) as two:
+        futures = [each.backward(lambda model: (model.own.sum(), {})) for each in (one, two)]
+        assert [future.result().loss for future in futures] == [0.0, 0.0]
+
+
+def test_a_client_that_holds_nothing_leaves_the_gradients_of_another_alone(client):
+    with AsyncTrainingClient(Wrapper(client.model)) as other:
+        client.backward(slope).result()
+        with pytest.raises(ConfigError, match="another client of this model"):
+            other.train_step([0], lambda part: slope, sgd(other), micro_batch_size=1, max_grad_norm=None)
+        assert client.optim_step(sgd(client)).result().grad_norm == 1.0
 
 
 def test_a_client_that_ended_in_the_middle_holds_no_model():

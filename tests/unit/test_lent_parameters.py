@@ -2,31 +2,51 @@
 
 import pytest
 
-from tasks.records.lent_parameters import give_back, lend
+from rlcore.errors import ConfigError
+from tasks.records.lent_parameters import COPY, RUNS, give_back, lend, own_parameters, restore
 
-MINE = "# by hand\nalgorithm:   ppo\nseed: 0\n"
-RUNS = [{"algorithm": "dpo", "seed": 0}, {"algorithm": "ppo", "seed": 0}]
+MINE = b"# by hand\r\nalgorithm:   ppo\nseed: 0\n"
+TO = [{"algorithm": "dpo", "seed": 0}, {"algorithm": "ppo", "seed": 0}]
 
 
 @pytest.fixture
 def params(tmp_path):
     """params.yaml of a checkout, lent to two runs."""
-    (tmp_path / "params.yaml").write_text(MINE)
-    lend(tmp_path, RUNS)
+    (tmp_path / "params.yaml").write_bytes(MINE)
+    lend(tmp_path, TO)
     return tmp_path / "params.yaml"
 
 
-@pytest.mark.parametrize("left", ["algorithm: dpo\nseed: 0\n", "algorithm: ppo\nseed: 0\n", MINE])
+@pytest.mark.parametrize("left", [b"algorithm: dpo\nseed: 0\n", b"algorithm: ppo\nseed: 0\n", MINE])
 def test_what_a_run_left_goes_and_every_byte_comes_back(params, left):
-    params.write_text(left)
+    params.write_bytes(left)
     give_back(params.parent)
-    assert params.read_text() == MINE
+    assert params.read_bytes() == MINE
+    assert list((params.parent / ".rlhf").iterdir()) == []
 
 
-def test_what_somebody_wrote_since_stays(params):
-    params.write_text("algorithm: dpo\nseed: 7\n")
-    give_back(params.parent)
-    assert params.read_text() == "algorithm: dpo\nseed: 7\n"
+def test_a_restored_file_is_lent_still(params):
+    for _ in range(2):
+        params.write_text("algorithm: dpo\nseed: 0\n")
+        restore(params.parent)
+        assert params.read_bytes() == MINE
+
+
+@pytest.mark.parametrize("choice", ["keep", "take back"])
+def test_what_somebody_wrote_since_stays_until_they_choose(params, choice):
+    root = params.parent
+    edited = b"algorithm: dpo\nseed: 7\n"
+    params.write_bytes(edited)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"params\.yaml was changed while a run had borrowed it\. Keep"):
+            give_back(root)
+        assert params.read_bytes() == edited
+    if choice == "keep":
+        (root / RUNS).unlink()
+    else:
+        params.write_bytes((root / COPY).read_bytes())
+    give_back(root)
+    assert params.read_bytes() == (edited if choice == "keep" else MINE)
 
 
 def test_it_is_given_back_once(params):
@@ -35,3 +55,14 @@ def test_it_is_given_back_once(params):
     params.write_text("algorithm: dpo\nseed: 0\n")
     give_back(params.parent)
     assert params.read_text() == "algorithm: dpo\nseed: 0\n"
+
+
+def test_the_owners_settings_are_in_the_copy_only_while_a_run_has_the_file(params):
+    root = params.parent
+    params.write_text("algorithm: dpo\nseed: 0\n")
+    assert own_parameters(root).read_bytes() == MINE
+    params.write_text("algorithm: dpo\nseed: 7\n")
+    assert own_parameters(root) == params
+    params.write_bytes(MINE)
+    give_back(root)
+    assert own_parameters(root) == params

@@ -26,6 +26,14 @@ def test_with_groups_of_one_the_interval_is_that_of_the_mean():
     assert high == pytest.approx(0.549, abs=0.006)
 
 
+def test_the_standard_error_is_the_deviation_of_the_mean_over_groups():
+    # 400 values, half of them 1, in 100 groups of four equal members: .5 / 10
+    values = numpy.repeat([0.0, 1.0] * 50, 4)
+    groups = GroupBootstrap([str(row // 4) for row in range(400)], 2000, seed=0)
+    assert groups.standard_error(values) == pytest.approx(0.05, abs=0.004)
+    assert GroupBootstrap(["a"] * 400, 100, seed=0).standard_error(values) == 0.0
+
+
 def test_groups_widen_the_interval():
     # The same 400 values in 100 groups of four equal members: standard error .5 / 10, in steps of .01
     values = numpy.repeat([0.0, 1.0] * 50, 4)

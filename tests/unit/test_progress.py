@@ -103,6 +103,12 @@ def test_a_policy_from_pairs_shows_its_own_numbers(clock):
     assert step.numbers_text() == "dpo/loss 0.5  dpo/accuracy 0.9"
 
 
+def test_what_is_rounding_is_shown_as_0(clock):
+    step = Step("policy", state="running", started=1000.0)
+    step.report(row(1, 1001.0, **{"kl/ref_sequence_mean": -3.75e-07}))
+    assert step.numbers_text() == "kl/ref_sequence_mean 0"
+
+
 def test_whoever_watches_is_found_and_otherwise_lines_are_written():
     lines = []
     watcher(lines.append).note("alone")
@@ -127,6 +133,7 @@ SUMMARY = {
     "gate": {"passed": False, "refusals": ["kl_sequence: 3.2, bound 2, refused"]},
     "version": "rlhf-policy version 3",
     "changed_parameters": ["seed: 0 -> 1"],
+    "practices": [],
     "mlflow": {"run_id": "abc", "page": "#/experiments/1/runs/abc"},
     "uncommitted": ["dvc.lock"],
 }
@@ -156,6 +163,12 @@ def test_the_summary_says_what_was_dropped_and_how_answers_compare_without_gold(
     assert "win/gain 0.250  [0.125, 0.500]\nwin/policy 0.500" in answers["Was it good"]
 
 
+def test_the_summary_lists_the_practices_that_were_not_followed():
+    warnings = ["value_warmup: ppo.value_warmup_iterations=0", "kl_limit: too far"]
+    assert dict(sections({**SUMMARY, "practices": warnings}))["What to watch"] == "\n".join(warnings)
+    assert "What to watch" not in dict(sections(SUMMARY))
+
+
 def test_the_last_line_of_a_step_has_its_numbers():
     lines = []
     checklist = LineChecklist(lines.append)
@@ -176,10 +189,11 @@ def test_the_summary_is_a_markdown_table():
     assert len(markdown(SUMMARY).splitlines()) == 2 + 4
 
 
-def test_a_comparison_ends_with_its_table_and_where_to_look():
-    mlflow = {"page": "#/compare-runs?runs=x", "filter": "tags.`compare.key` = 'k'"}
+def test_a_comparison_ends_with_its_table_where_to_look_and_what_next():
+    mlflow = {"page": "#/compare-runs?runs=x", "run_page": "#/runs/x", "filter": "tags.`compare.key` = 'k'"}
     said = comparison_text({**SUMMARY, "table": "| | gold |\n|---|---|\n", "mlflow": mlflow})
     assert said.startswith("\n| | gold |\n|---|---|\n\n1 min 40 s in all: 1 min 20 s in stages")
-    assert "In MLflow (`make ui`): #/compare-runs?runs=x" in said
-    assert "tags.`compare.key` = 'k'" in said
-    assert "params.yaml is as it was" in said
+    where, behind, following = said.splitlines()[-3:]
+    assert where == "Where to look: `make ui`, then #/runs/x (the table) or #/compare-runs?runs=x (side by side)"
+    assert behind == "The runs behind it: tags.`compare.key` = 'k'"
+    assert following.startswith("What next: `rlhf pipeline run`")

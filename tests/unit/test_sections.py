@@ -34,7 +34,7 @@ def test_an_unknown_key_is_told_the_keys_of_its_own_level():
 def test_a_wrong_value_is_shown_with_what_was_expected_and_what_to_do():
     found = message(PPOConfig, "ppo", {"model_name": "m", "gamma": 1.5})
     assert found == "ppo.gamma: found 1.5. Input should be less than or equal to 1. Correct the value."
-    assert message(PPOConfig, "ppo", {}) == "ppo.model_name: missing. Add it to the file."
+    assert message(PPOConfig, "ppo", {}) == "ppo.model_name: missing. Give it a value."
     both = message(PPOConfig, "ppo", {"gamma": "x"}).splitlines()
     assert [line.split(":")[0] for line in both] == ["ppo.model_name", "ppo.gamma"]
 

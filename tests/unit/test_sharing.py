@@ -36,6 +36,10 @@ print(json.dumps({
     "each": told(in_each_process, lambda: 10 + rank),
     # work may wait for the client, whose thread does the exchange
     "shares": told(shares_of(5), lambda rows: client.evaluate_in_parts(rows, lambda _, row: [rank, *row], part_size=1)),
+    # rows 0, 3 and 4 belong together, and rows 1 and 2
+    "groups": told(
+        lambda client, work: in_shares(client, 5, work, "abbaa"), lambda rows: [[rank, *rows] for _ in rows]
+    ),
     "few": told(shares_of(1), lambda rows: [f"{row} by {rank}" for row in rows]),
     "first": told(in_first_process, lambda: [rank, torch.is_grad_enabled()]),
     "each fails": told(in_each_process, lambda: fails_in(1, DataError("row 7"))),
@@ -53,6 +57,7 @@ def test_two_processes_share_work_and_errors():
         assert told["each"] == [10, 11]
         # rows 0, 2 and 4 are the first process's
         assert told["shares"] == [[0, 0], [1, 1], [0, 2], [1, 3], [0, 4]]
+        assert told["groups"] == [[0, 0, 3, 4], [1, 1, 2], [1, 1, 2], [0, 0, 3, 4], [0, 0, 3, 4]]
         assert told["few"] == ["0 by 0"]
         assert told["first"] == [0, False]
         assert told["each fails"] == "DataError('row 7')"
@@ -69,5 +74,6 @@ def test_two_processes_share_work_and_errors():
 def test_one_process_does_all_the_work_itself():
     with AsyncTrainingClient(OneNumber()) as client:
         assert in_each_process(client, lambda: 3) == [3]
-        assert in_shares(client, 3, lambda rows: [row * 10 for row in rows]) == [0, 10, 20]
+        for together in (None, "aba"):
+            assert in_shares(client, 3, lambda rows: [row * 10 for row in rows], together) == [0, 10, 20]
         assert in_first_process(client, lambda: "done") == "done"

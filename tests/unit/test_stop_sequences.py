@@ -48,7 +48,10 @@ def test_a_search_may_begin_further_on():
     assert find_stop("abab", ["b"], start=4) is None
 
 
-@pytest.mark.parametrize(("stop", "match"), [("\n\n", "one string, expected a list"), ([3], "found 3, expected text")])
+@pytest.mark.parametrize(
+    ("stop", "match"),
+    [("\n\n", "one string, expected a list"), ([3], "found 3, expected text"), (3, "found 3, expected a list")],
+)
 def test_stop_strings_come_as_a_list_of_texts(stop, match):
     with pytest.raises(ConfigError, match=match):
         checked_stop_sequences(stop)

@@ -5,11 +5,13 @@ from types import SimpleNamespace
 import pytest
 from mlflow.exceptions import MlflowException
 
+from tasks.following import Batches
 from tasks.records.tracking import (
     RunLog,
     Tracker,
     TrackingFailed,
     Unfinished,
+    ending,
     flatten,
     forget_unfinished,
     recording,
@@ -55,6 +57,19 @@ class Client:
 
 def row(step, **numbers):
     return {"step": step, "time": 1000.5 + step, **numbers}
+
+
+def test_rows_that_a_server_does_not_take_wait_for_it(caplog):
+    client = Client()
+    batches = Batches(client.open())
+    client.down = True
+    batches.add([row(1, loss=0.5)])
+    batches.send()
+    assert caplog.messages == ["MLflow takes no metrics for now: down"]
+    client.down = False
+    batches.add([row(2, loss=0.4)])
+    batches.send()
+    assert [(key, step) for key, step, *_ in client.points] == [("loss", 1), ("loss", 2)]
 
 
 def test_a_point_is_stored_once_also_after_reopening():
@@ -144,3 +159,16 @@ def test_a_damaged_store_is_named_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
     with pytest.raises(TrackingFailed, match=r"mlflow\.db: [^\n]*not a database\. Put a sound copy[^\n]*$"):
         Tracker(tmp_path)
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError("a fault"), "FAILED"), (KeyboardInterrupt(), "KILLED")])
+def test_a_store_that_is_away_does_not_hide_why_a_run_ended(error, status):
+    told = []
+
+    def close(as_what):
+        told.append(as_what)
+        raise MlflowException("away")
+
+    with pytest.raises(type(error)), ending(close):
+        raise error
+    assert told == [status]

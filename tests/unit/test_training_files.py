@@ -1,6 +1,7 @@
 """Rows from files of every format, and the columns that they have there."""
 
 import gzip
+import json
 import os
 import shutil
 
@@ -43,6 +44,28 @@ def test_each_format_gives_the_same_rows(tmp_path, ending, pack):
 def test_answers_of_digits_and_empty_cells_stay_text(tmp_path):
     (tmp_path / "rows.csv").write_text("prompt,response\n2+2,4\nnothing,\nmissing,NA\n")
     assert read_splits(tmp_path / "rows.csv", "train", None)["train"]["response"] == ["4", "", "NA"]
+
+
+@pytest.mark.parametrize("ending", [".json", ".jsonl"])
+def test_texts_that_look_like_dates_or_numbers_stay_texts(tmp_path, ending):
+    written = {"answer": ["007", 4, "null", None], "day": ["2020-01-01"] * 4, "updated_at": ["1"] * 4, "n": [2**70] * 4}
+    lines = [dict(zip(written, row, strict=True)) for row in zip(*written.values(), strict=True)]
+    text = json.dumps(lines, indent=1) if ending == ".json" else "\n".join(map(json.dumps, lines))
+    (tmp_path / f"rows{ending}").write_text(text, encoding="utf-8-sig")
+    found = read_splits(tmp_path / f"rows{ending}", "train", None)["train"]
+    assert found[:] == written | {"answer": ["007", "4", "null", None], "n": [str(2**70)] * 4}
+
+
+def test_a_column_that_later_rows_add_is_there(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"a": "x"}\n{"a": [1], "b": 2}\n')
+    assert list(read_splits(tmp_path / "rows.jsonl", "train", None)["train"]) == [
+        {"a": "x", "b": None}, {"a": [1], "b": 2},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_file_name_may_hold_the_characters_of_a_pattern(tmp_path, ending):
+    assert len(read_splits(write(tmp_path / f"a[1]*{ending}"), "train", None)["train"]) == 2
 
 
 def test_a_folder_has_a_file_for_each_split(tmp_path):
@@ -93,6 +116,14 @@ def test_a_file_that_was_changed_is_read_anew_and_no_copy_stays(tmp_path, monkey
         ("latin.csv", b"text\n\xe9\n"),
         ("cut.jsonl", b'{"text": "on'),
         ("none.json", b"[]"),
+        ("blank.jsonl", b"\n\n"),
+        ("nothing.json", b"null"),
+        ("numbers.jsonl", b"1\n2\n"),
+        ("no-columns.jsonl", b"{}\n"),
+        ("latin.jsonl", b'{"text": "\xe9"}\n'),
+        ("half-a-character.jsonl", b'{"text": "\\ud800"}\n'),
+        ("deep.json", b"[" * 100_000),
+        ("broken.parquet", b"PAR1 no table PAR1"),
         ("plain.jsonl.gz", b'{"text": "one"}'),
         ("cut.csv.gz", gzip.compress(b"text\n" + bytes(range(65, 91)) * 99, mtime=0)[:40]),
         ("empty.json.gz", gzip.compress(b"", mtime=0)),

@@ -2,7 +2,9 @@
 
 import re
 
+import datasets
 import pytest
+from transformers.utils import logging as transformers_logging
 
 from rlcore.cli import progress
 from rlcore.cli.progress import SHOWN, shown_progress
@@ -35,6 +37,20 @@ def test_a_terminal_shows_a_bar_with_the_newest_numbers(monkeypatch, capsys):
     assert "loss 0.5  validation loss 0.25" in last
 
 
+def test_libraries_show_no_bars_of_their_own_meanwhile():
+    bars = [transformers_logging.is_progress_bar_enabled, lambda: not datasets.are_progress_bars_disabled()]
+    before = [shown() for shown in bars]
+    with shown_progress("dpo"):
+        assert [shown() for shown in bars] == [False, False]
+    assert [shown() for shown in bars] == before == [True, True]
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_is_shown_is_a_metric(name):
     assert name in explained([""])
+
+
+def test_what_is_rounding_is_shown_as_0_and_both_estimates_of_the_kl_have_a_name(capsys):
+    with shown_progress("ppo") as show:
+        show(1, {"kl/ref_token_mean": -3.75e-07, "kl/ref_k3_token_mean": 0.25, "progress/total_steps": 1.0})
+    assert capsys.readouterr().out == "ppo 1/1: KL/token 0, KL/token (k3) 0.25\n"

@@ -1,0 +1,53 @@
+"""Prefect's view of the champion: looks after the alias, and tells the world of a move."""
+
+from dataclasses import asdict
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
+
+from tasks import registry
+from tasks.promotion import audit
+from tasks.records import artifacts, environment
+from tasks.records.tracking import connected, recording
+from tasks.registry import POLICY_MODEL, Move
+
+CHAMPION_CHANGED = "rlhf.champion.changed"
+"""The event of a move. Its payload: version, previous, actor, seen_at, faults, verified."""
+
+
+@task(name="look", cache_policy=NO_CACHE)
+def look() -> Move:
+    """The last move of the champion, written down if nobody did."""
+    root = artifacts.find_root()
+    environment.apply(root)
+    with recording():
+        return audit(connected(), root)
+
+
+@task(name="announce", cache_policy=NO_CACHE)
+def announce(move: Move) -> dict[str, Any]:
+    """Emit the event of a move that was not announced yet, and warn where the champion is not verified.
+
+    The note that it was announced comes last: after a kill in between it is announced again.
+    """
+    told = {**asdict(move), "verified": move.verified}
+    with recording():
+        client = connected()
+        if registry.is_announced(client, move):
+            return told
+        logger = get_run_logger()
+        text = f"{move.actor} moved champion of {POLICY_MODEL} from {registry.wording(move.previous)} to "
+        text += registry.wording(move.version)
+        if move.verified:
+            logger.info(text)
+        else:
+            logger.warning(f"{text}, which is not verified: {move.faults}. `rlhf rollback` takes it back.")
+        emit_event(
+            event=CHAMPION_CHANGED,
+            resource={"prefect.resource.id": f"rlhf.model.{POLICY_MODEL}", "prefect.resource.name": POLICY_MODEL},
+            payload=told,
+        )
+        registry.note_announced(client, move)
+    return told

@@ -9,7 +9,7 @@ from tasks.records.parameters import load_parameters
 from tests.support.checkout import ROOT, make_checkout, plan, processes_in, rlhf, start_rlhf, wait_until
 from tests.support.runs import runs_of
 
-pytestmark = pytest.mark.servers
+pytestmark = pytest.mark.long
 
 SHARED = STAGES[:4]
 ARMS = ("ppo", "grpo", "dpo", "orpo", "grpo + verifier")

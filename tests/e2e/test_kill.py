@@ -61,6 +61,7 @@ def test_a_killed_stage_and_a_full_disk_are_tried_again(checkout, prefect_api):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_in_each_stage_then_the_same_command_goes_on(checkout, prefect_api):
     for section in ACTING:
         process = start_and_wait_in(checkout, section, prefect_api)
@@ -99,6 +100,7 @@ def test_kill_9_of_the_command_leaves_nothing_that_the_next_one_does_not_mend(ch
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_second_run_waits_and_sigterm_frees_the_way(checkout, prefect_api):
     first = start_and_wait_in(checkout, "sft", prefect_api)
     second = start_rlhf(checkout, "pipeline", "run", api=prefect_api)
@@ -121,6 +123,7 @@ def flow_states(api, flow_run_id):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_forced_stage_runs_from_its_beginning_and_data_of_ones_own_skip_the_demo(checkout, prefect_api):
     assert rlhf(checkout, "pipeline", "run", api=prefect_api).returncode == 0
     shutil.copytree(checkout / "data" / "raw" / "demo", checkout / "mine")
@@ -135,6 +138,7 @@ def test_a_forced_stage_runs_from_its_beginning_and_data_of_ones_own_skip_the_de
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_a_retry_would_not_mend_is_not_retried(checkout, prefect_api):
     plan(checkout, "validate", at=2, do="config")
     result = rlhf(checkout, "pipeline", "run", api=prefect_api)

@@ -13,7 +13,7 @@ from rlcore.errors import ConfigError
 from tasks.notifications import CHALLENGER_SET, GATE_REFUSED, announce_outcome, set_up_notifications
 from tests.support.checkout import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = pytest.mark.long
 
 SUMMARY = {
     "key": "one",

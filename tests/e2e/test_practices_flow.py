@@ -7,7 +7,7 @@ import pytest
 from tests.support.checkout import make_checkout, rlhf
 from tests.support.runs import runs_of
 
-pytestmark = pytest.mark.servers
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from tests.support.checkout import environment, make_checkout, rlhf
 from tests.support.runs import runs_of
 
-pytestmark = pytest.mark.servers
+pytestmark = pytest.mark.long
 
 
 def dvc(checkout: Path, *arguments: str) -> str:

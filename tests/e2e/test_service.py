@@ -23,7 +23,7 @@ from tasks.services import MLFLOW, PREFECT, WORKER, Service
 from tests.support.checkout import FAKE_REGISTER, ROOT, environment, make_checkout, plan, processes_in, rlhf, wait_until
 from tests.support.runs import runs_of
 
-pytestmark = pytest.mark.servers
+pytestmark = pytest.mark.long
 
 TEN_STEPS = list(range(1, 11))
 PIPELINE, NIGHTLY = "rlhf-pipeline/rlhf-pipeline", "retraining/nightly"

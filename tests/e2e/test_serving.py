@@ -18,7 +18,7 @@ from tests.support.checkout import environment, processes_in
 from tests.support.registry import Registry
 from tests.support.workspace import make_workspace, save_model
 
-pytestmark = pytest.mark.servers
+pytestmark = pytest.mark.long
 
 REQUEST = {"messages": [{"role": "user", "content": "Add 1 and 2."}], "max_tokens": 8, "temperature": 0.0}
 

@@ -23,7 +23,7 @@ from tasks.records.tracking import KEY_TAG, Tracker
 from tasks.serving.packaging import POINTER_TAG
 from tests.support.checkout import make_checkout
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 RUNS = range(5)
 POLICY = f"dvc.{artifacts.POLICY_DIR}.md5"

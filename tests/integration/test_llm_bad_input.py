@@ -155,9 +155,9 @@ def test_what_is_wrong_ends_in_one_line_exit_code_2_and_nothing_written(models, 
 def test_a_second_run_into_the_same_place_leaves_the_first_one_its_checkpoints(models, capsys):
     checkpoints = Path("project-name-checkpoints")
     with only_run_in(checkpoints):
-        (checkpoints / "note").write_text("of the first")
+        (checkpoints / "identity.json").write_text("of the first")
         assert llm("--trainer", "dpo", "--model", models["model"]) == 2
-        assert (checkpoints / "note").read_text() == "of the first"
+        assert (checkpoints / "identity.json").read_text() == "of the first"
     assert "another run writes here, expected none" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from tasks.records.parameters import resolve
 from tasks.records.versioning import place_champion, prepare
 from tests.support.checkout import environment, make_checkout, rlhf
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

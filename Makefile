@@ -22,7 +22,7 @@ test: $(INSTALLED) lint  ## style, types, layers and the tests; the long ones: m
 	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 e2e: $(INSTALLED)  ## the tests with real servers, workers and kill -9
-	$(BIN)/python -m pytest -q --durations=15 -m 'not infra and not gpu' tests/e2e tests/integration
+	$(BIN)/python -m pytest -q --durations=15 -m 'not infra and not gpu' tests/e2e tests/integration tests/numerics
 
 e2e-infra: $(INFRA)/.installed  ## the same pipeline on PostgreSQL (Debian: apt-get install postgresql) and an S3 store
 	$(INFRA)/bin/python -m pytest -q --durations=15 -m infra tests/e2e

@@ -43,7 +43,7 @@ def start_and_wait_in(checkout, section, api):
     return process
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_stage_and_a_full_disk_are_tried_again(checkout, prefect_api):
     plan(checkout, "reward", at=5, do="full")
     plan(checkout, "ppo", at=8, do="kill")

@@ -121,6 +121,7 @@ def test_git_shows_what_dvc_keeps_and_dvc_is_clean(checkout):
     assert "Data and pipelines are up to date." in status.stdout
 
 
+@pytest.mark.long
 def test_the_ui_command_serves_both_and_ends_with_ctrl_c(checkout, runs):
     process = start_rlhf(checkout, "ui")
     addresses = dict(process.stdout.readline().strip().split(": ") for _ in range(2))

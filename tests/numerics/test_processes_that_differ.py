@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
 from tests.support.launch import run_in_processes
+
+pytestmark = pytest.mark.long
 
 PROGRAM = """
 import json, sys

@@ -13,6 +13,8 @@ from tests.support import trl as small
 from tests.support.launch import run_in_processes
 from tests.support.ppo import share_of_e
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -71,7 +73,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict
     return {name: trained(name, start, folder / name) for name in NAMES}, first, second
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dpo", "reward"])
 def test_steps_over_pairs_are_those_of_one_process(told, name: str):
     alone, first, _ = (each[name] for each in told)
@@ -81,7 +82,6 @@ def test_steps_over_pairs_are_those_of_one_process(told, name: str):
         assert first["trace"][step] == pytest.approx(metrics, rel=1e-5, abs=1e-5), step
 
 
-@pytest.mark.slow
 def test_responses_are_those_of_one_process_while_the_policy_is(told):
     # TRL shuffles the responses in each process by itself, so that after the first update the policies differ
     alone, first, _ = (each["grpo"] for each in told)
@@ -91,7 +91,6 @@ def test_responses_are_those_of_one_process_while_the_policy_is(told):
     assert first["samples"] == alone["samples"] == [3]
 
 
-@pytest.mark.slow
 def test_the_first_process_alone_reports_and_an_error_in_one_ends_both(told):
     _, first, second = told
     assert [second[name] for name in NAMES] == [{"trace": {}, "samples": []}] * 3

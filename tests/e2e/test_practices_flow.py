@@ -23,7 +23,8 @@ def said(tmp_path_factory):
 def test_a_weak_reward_model_ends_the_run_before_the_policy_and_is_not_tried_again(said):
     root, refused, _ = said
     assert refused.returncode == 2
-    assert "data/models/reward orders 80.0% of its validation pairs rightly, expected at least 90.0%" in refused.stdout
+    weak = r"data/models/reward orders 80\.0% of (its|\d+) validation pairs rightly, expected at least 90\.0%"
+    assert len(re.findall(weak, refused.stdout)) == 1
     assert "add reward_model_accuracy to practices.silence" in refused.stdout
     assert refused.stdout.count("policy: started") == 1
     runs = runs_of(root)

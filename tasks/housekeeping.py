@@ -36,7 +36,6 @@ from tasks.serving.packaging import POINTER_TAG, size_of
 
 REMOVED_TAG = "artifacts.removed"
 """Of a run and of a version whose files were removed here."""
-MODELS = (registry.POLICY_MODEL, registry.REWARD_MODEL, registry.SFT_MODEL)
 MOST_RUNS, MOST_VERSIONS = 50000, 10000
 """More are not asked for at once; MLflow takes no more."""
 
@@ -176,7 +175,8 @@ def _is_raw(path: str) -> bool:
 
 def _reigning(client: MlflowClient) -> Iterator[ModelVersion]:
     """Versions with an alias, the champion before this one, and what they were made from, over all generations."""
-    known = {(version.name, str(version.version)): version for model in MODELS for version in _versions(client, model)}
+    versions = (version for model in registry.FOLDERS for version in _versions(client, model))
+    known = {(version.name, str(version.version)): version for version in versions}
     # A list of versions comes without their aliases; the model itself knows them.
     waiting = [
         (model, str(number))
@@ -243,7 +243,7 @@ def _model_files(tracker: Tracker, records: Records, needed: Needed) -> Iterator
     """
     client = tracker.client
     old = {run.info.run_id for pipeline, stages in records.items() for run in (pipeline, *stages)} - needed.runs
-    for version in (version for model in MODELS for version in _versions(client, model)):
+    for version in (version for model in registry.FOLDERS for version in _versions(client, model)):
         # The registry keeps the model's id in the source alone.
         scheme, _, model_id = (version.source or "").partition(":/")
         if (version.name, str(version.version)) in needed.versions or version.run_id not in old or scheme != "models":

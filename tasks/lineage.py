@@ -11,13 +11,21 @@ from pydantic import BaseModel
 from rich.markup import escape
 from rich.tree import Tree
 
-from tasks.records.artifacts import CHAMPION_DIR, DATA, METRICS, POLICY_DIR, REWARD_DIR, SFT_DIR
+from tasks.records.artifacts import CHAMPION_DIR, DATA, METRICS
 from tasks.records.parameters import SECTIONS
 from tasks.records.tracking import KEY_TAG, flatten, md5_tag, tagged_md5
 from tasks.register import COMMIT_TAG, FLOW_RUN_TAG, UNCOMMITTED_TAG
-from tasks.registry import GATE_TAG, MEASURED_AGAINST_TAG, POLICY_MODEL, REWARD_MODEL, SFT_MODEL, find_version, numbered
+from tasks.registry import (
+    FOLDERS,
+    GATE_TAG,
+    MEASURED_AGAINST_TAG,
+    POLICY_MODEL,
+    REWARD_MODEL,
+    SFT_MODEL,
+    find_version,
+    numbered,
+)
 
-FOLDERS = {POLICY_MODEL: POLICY_DIR, REWARD_MODEL: REWARD_DIR, SFT_MODEL: SFT_DIR}
 MODELS = {str(path) for path in (*FOLDERS.values(), CHAMPION_DIR)}
 SHOWN_MD5 = 12
 """Characters of an md5 in the terminal."""

@@ -17,11 +17,13 @@ from mlflow.exceptions import MlflowException
 
 from rlcore.errors import ConfigError, RLCoreError
 from rlcore.exit_codes import FAILED
-from tasks.records.artifacts import POLICY_DIR, STATE
+from tasks.records.artifacts import POLICY_DIR, REWARD_DIR, SFT_DIR, STATE
 from tasks.records.processes import held
 from tasks.records.tracking import md5_tag
 
 SFT_MODEL, REWARD_MODEL, POLICY_MODEL = "rlhf-sft", "rlhf-reward", "rlhf-policy"
+FOLDERS = {POLICY_MODEL: POLICY_DIR, REWARD_MODEL: REWARD_DIR, SFT_MODEL: SFT_DIR}
+"""Registered model → where the checkpoint lies that becomes its next version."""
 CHAMPION, CHALLENGER = "champion", "challenger"
 GATE_TAG = "gate.passed"
 CHECKPOINT_TAG = md5_tag(POLICY_DIR)

@@ -2,11 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlcore.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
 
 
 def write_manifest(folder: Path, step: int, aliases: Mapping[str, Mapping[str, str]]) -> None:
@@ -56,6 +59,29 @@ def fault_of(path: Path) -> str | None:
     if own_sha256 != _sha256_of(manifest):
         return "the manifest does not have its own sha256"
     return damage_of(path, expected)
+
+
+def newest_whole(checkpoints: Sequence[Path], fault_of: Callable[[Path], str | None] = fault_of) -> Path | None:
+    """The first checkpoint that is whole; those before it are skipped aloud. None where there is no checkpoint.
+
+    Args:
+        checkpoints: of one folder, the newest first.
+        fault_of: what keeps one from being whole; None when nothing does.
+
+    Raises:
+        CheckpointError: none of them is whole. A fresh start would hide the loss.
+    """
+    for checkpoint in checkpoints:
+        fault = fault_of(checkpoint)
+        if fault is None:
+            return checkpoint
+        logger.warning("Skipped checkpoint %s: %s", checkpoint, fault)
+    if checkpoints:
+        raise CheckpointError(
+            f"{checkpoints[0].parent}: found {len(checkpoints)} checkpoints, none of them whole, expected at least "
+            "one. Restore one from a copy, or remove the folder to start anew."
+        )
+    return None
 
 
 def read_json(path: Path) -> Any:

@@ -1,7 +1,6 @@
 """The checkpoints of a run: one folder for each step, of which the newest whole one is taken up."""
 
 import json
-import logging
 import re
 import shutil
 from collections.abc import Collection, Mapping
@@ -13,12 +12,10 @@ import torch
 from torch import Tensor
 
 from rlcore.checkpoint.folders import finish_swap, publish, refuse_file
-from rlcore.checkpoint.manifest import fault_of, read_json, write_manifest
+from rlcore.checkpoint.manifest import fault_of, newest_whole, read_json, write_manifest
 from rlcore.checkpoint.tensors import read_tensors, write_tensors
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.health import refuse_non_finite
-
-logger = logging.getLogger(__name__)
 
 _STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]*)")
 _ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -112,19 +109,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
     for old in folder.glob(".step-*.old"):
         finish_swap(old)
     _remove_unwanted(folder)
-    steps = sorted(_steps(folder), reverse=True)
-    for step in steps:
-        path = folder / f"step-{step}"
-        fault = fault_of(path)
-        if fault is None:
-            return path
-        logger.warning("Skipped checkpoint %s: %s", path, fault)
-    if steps:
-        raise CheckpointError(
-            f"{folder}: found {len(steps)} checkpoints, none of them whole, expected at least one. "
-            "Restore one from a copy, or remove the folder to start anew."
-        )
-    return None
+    return newest_whole([folder / f"step-{step}" for step in sorted(_steps(folder), reverse=True)])
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from transformers import (
 )
 
 from rlcore.checkpoint import publish, require_replaceable, told_as_os_error
-from rlcore.checkpoint.manifest import damage_of, described, read_json
+from rlcore.checkpoint.manifest import damage_of, described, newest_whole, read_json
 from rlcore.errors import CheckpointError, ConfigError, TrainingDiverged
 from rlcore.health import refuse_non_finite
 from rlcore.processes import launched_processes
@@ -30,8 +29,6 @@ from rlcore.results import TrainResult
 from rlcore.run_folder import checkpoint_folder, only_run_in, require_same_run
 from rlcore.trl_trainers.arguments import Plan
 from rlcore.trl_trainers.metrics import ReportCallback
-
-logger = logging.getLogger(__name__)
 
 COMPLETE, IDENTITY, STATE = "complete", "identity.json", "trainer_state.json"
 
@@ -179,16 +176,9 @@ def _claim(folder: Path, identity: Mapping[str, Any]) -> Path | None:
     for checkpoint in found:
         if checkpoint not in complete:
             shutil.rmtree(checkpoint)
-    for checkpoint in sorted(complete, key=_step_of, reverse=True):
-        fault = _fault_of(checkpoint)
-        if fault is None:
-            return checkpoint
-        logger.warning("Skipped checkpoint %s: %s", checkpoint, fault)
-    if complete:
-        raise CheckpointError(
-            f"{folder}: found {len(complete)} checkpoints, none of them whole, expected at least one. Restore one from "
-            "a copy, or empty the folder to start anew."
-        )
+    newest = newest_whole(sorted(complete, key=_step_of, reverse=True), _fault_of)
+    if newest is not None:
+        return newest
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(identity, indent=1), encoding="utf-8")
     draft.replace(path)

@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect import flow
 
-from tasks.announcements import announce, look
+from tasks.registry.announcements import announce, look
 
 
 @flow(name="promotion")

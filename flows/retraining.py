@@ -8,7 +8,7 @@ from prefect.states import Completed
 
 from flows.rlhf_pipeline import measured_policy
 from tasks.orchestration import gate, publish, register
-from tasks.retraining import Start, retraining_run
+from tasks.running.retraining import Start, retraining_run
 
 
 @flow(name="retraining")

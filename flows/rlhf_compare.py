@@ -5,8 +5,8 @@ from typing import Any
 from prefect import flow
 
 from flows.rlhf_pipeline import measured_policy
-from tasks.comparison import comparison
 from tasks.orchestration import gate
+from tasks.running.comparison import comparison
 
 
 @flow(name="rlhf-compare")

@@ -4,11 +4,11 @@ from typing import Any
 
 from prefect import flow
 
-from tasks.opening import pipeline_run
 from tasks.orchestration import demo_data, evaluate, gate, policy, publish, register, reward, sft, validate
-from tasks.pipeline_run import PipelineRun
 from tasks.records.form import Algorithm, Seed, SettingsForm, Stage, assignments
 from tasks.records.versioning import StageFacts
+from tasks.running.opening import pipeline_run
+from tasks.running.pipeline_run import PipelineRun
 
 
 @flow(name="rlhf-pipeline")

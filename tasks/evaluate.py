@@ -14,12 +14,12 @@ from rlcore.pair_training import calibration_error, calibration_gaps
 from rlcore.reward import RewardModelSource
 from rlcore.sampling import SamplingParams
 from rlcore.streams import stream_seed
-from tasks import figures, measures
-from tasks.answers import Answers, Speaker
-from tasks.curves import write_curves
 from tasks.demos import named_function
-from tasks.leaks import leak_shares
-from tasks.pair_accuracy import longer_wins, model_margins
+from tasks.measuring import figures, measures
+from tasks.measuring.answers import Answers, Speaker
+from tasks.measuring.curves import write_curves
+from tasks.measuring.leaks import leak_shares
+from tasks.measuring.pair_accuracy import longer_wins, model_margins
 from tasks.records.artifacts import (
     ANSWERS,
     CHAMPION_DIR,

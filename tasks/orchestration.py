@@ -9,12 +9,12 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import flow_run
 
 from tasks.gate import GateReport
-from tasks.notifications import announce_outcome
-from tasks.pipeline_run import PipelineRun
 from tasks.records import artifacts
 from tasks.records.versioning import StageFacts, Transient
-from tasks.register import Registered
-from tasks.report import markdown
+from tasks.registry.registration import Registered
+from tasks.running.pipeline_run import PipelineRun
+from tasks.running.report import markdown
+from tasks.service.notifications import announce_outcome
 
 RETRIES = 2
 RETRY_DELAY_SECONDS: list[float] = [2, 10]

@@ -14,11 +14,11 @@ import numpy
 
 from rlcore.configs import ValidateConfig
 from rlcore.errors import DataError
-from tasks.raw_lines import Line, chunks, raw_lines
+from tasks.intake.raw_lines import Line, chunks, raw_lines
+from tasks.intake.schemas import KINDS, MESSAGES, breaches
+from tasks.intake.splits import SplitTable
 from tasks.records.artifacts import SPLITS, VALIDATED, VALIDATION, Split, write_json
 from tasks.records.stage import main, stage
-from tasks.schemas import KINDS, MESSAGES, breaches
-from tasks.splits import SplitTable
 
 SHOWN_ROWS = 100
 """Rows that the report lists for each rule and file; the rest is counted."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rlcore.exit_codes import DONE
 from tasks.commands.running import enter_checkout
-from tasks.data_sets import TEXT_COLUMNS, Added, FileDifference, add, difference, name_of, source_in_use
+from tasks.intake.data_sets import TEXT_COLUMNS, Added, FileDifference, add, difference, name_of, source_in_use
 from tasks.records import artifacts
 from tasks.records.processes import held
 from tasks.records.reachable import answers
-from tasks.services import prefect_url
+from tasks.service.services import prefect_url
 
 OPTIONAL = {"demonstrations"}
 """Kinds that a policy can be trained without, from a start model that answers already."""
@@ -98,7 +98,7 @@ def _tell_server(root: Path, added: Added) -> None:
         print(f"Prefect at {url} does not answer, so no retraining begins by itself.")
         return
     os.environ["PREFECT_API_URL"] = url
-    from tasks.deployments import announce_data
+    from tasks.service.deployments import announce_data
 
     announce_data(str(added.folder), added.md5, added.rows)
     print(f"Prefect at {url} knows: retraining/nightly begins if it is deployed there.")

@@ -4,7 +4,7 @@ import argparse
 
 from rlcore.exit_codes import DONE
 from tasks.commands.running import enter_checkout, say
-from tasks.plan_table import size
+from tasks.running.plan_table import size
 
 
 def gc(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def _collect(arguments: argparse.Namespace) -> int:
     be pulled again.
     """
     root = enter_checkout()
-    from tasks.housekeeping import collect
+    from tasks.running.housekeeping import collect
 
     removals = collect(root, arguments.keep, say, dry_run=arguments.dry_run)
     for kind in dict.fromkeys(removal.kind for removal in removals):

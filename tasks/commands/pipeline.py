@@ -9,11 +9,11 @@ from rich.table import Table
 
 from rlcore.exit_codes import DONE
 from tasks.commands.running import checked_settings, enter_checkout, run_flow, watched
-from tasks.progress import STEPS, Checklist
 from tasks.records import artifacts
 from tasks.records.lent_parameters import own_parameters
 from tasks.records.parameters import check_seeds, resolve
-from tasks.report import comparison_text, terminal_table
+from tasks.running.progress import STEPS, Checklist
+from tasks.running.report import comparison_text, terminal_table
 
 PIPELINE, COMPARISON = "flows.rlhf_pipeline.rlhf_pipeline", "flows.rlhf_compare.rlhf_compare"
 """The flows as a worker names them. Tasks do not import flows."""
@@ -75,8 +75,8 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     Times, memory and disk are those of the last execution of each stage, times in proportion to its steps.
     """
-    from tasks.plan import plan
-    from tasks.plan_table import plan_table
+    from tasks.running.plan import plan
+    from tasks.running.plan_table import plan_table
 
     sets = _sets(arguments)
     root, params = checked_settings(arguments.params, sets)
@@ -107,7 +107,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _pair_accuracy(arguments: argparse.Namespace) -> int:
     """Print how often the last run's reward model, length and a bag of words order held-out pairs rightly."""
-    from tasks.pair_accuracy import report
+    from tasks.measuring.pair_accuracy import report
 
     enter_checkout()
     print(report(resolve().parameters.evaluate))

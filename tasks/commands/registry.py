@@ -57,7 +57,7 @@ def _promote(arguments: argparse.Namespace) -> int:
     Its checkpoint is hashed again first. Refused are a version that the gate refused, one that was measured against
     another champion, and any if the champion moves meanwhile.
     """
-    from tasks.promotion import promote
+    from tasks.registry.promotion import promote
 
     with opened_registry() as (client, root):
         move = promote(client, root, arguments.version, arguments.override)
@@ -76,7 +76,7 @@ def _promote(arguments: argparse.Namespace) -> int:
 
 def _rollback(arguments: argparse.Namespace) -> int:
     """Make the champion before this one the champion again; once more goes one further back."""
-    from tasks.promotion import rollback
+    from tasks.registry.promotion import rollback
 
     with opened_registry() as (client, root):
         move = rollback(client, root)
@@ -88,7 +88,7 @@ def _rollback(arguments: argparse.Namespace) -> int:
 
 def _lineage(arguments: argparse.Namespace) -> int:
     """Print what a version was made of, as far back as the registry knows: parents, data, code, settings, runs."""
-    from tasks.lineage import ancestry, tree
+    from tasks.registry.lineage import ancestry, tree
 
     with opened_registry() as (client, _):
         found = ancestry(client, arguments.version)
@@ -104,7 +104,7 @@ def _reproduce(arguments: argparse.Namespace) -> int:
 
     The exit code is 0 where the checkpoint has the same md5, 1 where it differs.
     """
-    from tasks.reproduction import reproduce
+    from tasks.registry.reproduction import reproduce
 
     try:
         with stoppable(), opened_registry() as (client, root):

@@ -16,15 +16,15 @@ from rich.text import Text
 from rlcore.cli.stopping import Stopped
 from rlcore.errors import ConfigError, RLCoreError
 from rlcore.exit_codes import CONFIGURATION, DONE, exit_code_of
-from tasks.progress import Checklist, LineChecklist, LiveChecklist, watched_by
 from tasks.records import artifacts, environment
 from tasks.records.lent_parameters import own_parameters
 from tasks.records.parameters import resolve
 from tasks.records.processes import process_start
 from tasks.records.reachable import answers
 from tasks.records.signals import ignore_signals, signals_raise
-from tasks.servers import ServerFailed, check_needed, needing, prefect_server
-from tasks.services import prefect_url
+from tasks.running.progress import Checklist, LineChecklist, LiveChecklist, watched_by
+from tasks.service.servers import ServerFailed, check_needed, needing, prefect_server
+from tasks.service.services import prefect_url
 
 
 def enter_checkout() -> Path:

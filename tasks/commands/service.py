@@ -4,7 +4,7 @@ import argparse
 
 from rlcore.exit_codes import DONE
 from tasks.commands.running import enter_checkout, say
-from tasks.standing import bring_down, bring_up
+from tasks.service.standing import bring_down, bring_up
 
 PIPELINE, RETRAINING = "rlhf-pipeline/rlhf-pipeline", "retraining/nightly"
 

@@ -8,7 +8,7 @@ from rlcore.exit_codes import DONE
 from tasks.commands.registry import opened_registry
 from tasks.commands.running import stoppable
 from tasks.records.signals import ignore_signals
-from tasks.servers import CHAT_PORT, HOST, running
+from tasks.service.servers import CHAT_PORT, HOST, running
 
 
 def serve(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +31,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     temperature and seed. The answer is a chat completion.
     """
     with opened_registry() as (client, root):
-        from tasks.registry import CHAMPION, find_version
-        from tasks.serving.server import chat_server, model_folder
+        from tasks.registry.store import CHAMPION, find_version
+        from tasks.service.model_server import chat_server, model_folder
 
         version = find_version(client, arguments.version or arguments.alias or CHAMPION)
         model = model_folder(client, version, root)

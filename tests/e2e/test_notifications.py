@@ -10,7 +10,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from rlcore.errors import ConfigError
-from tasks.notifications import CHALLENGER_SET, GATE_REFUSED, announce_outcome, set_up_notifications
+from tasks.service.notifications import CHALLENGER_SET, GATE_REFUSED, announce_outcome, set_up_notifications
 from tests.support.checkout import wait_until
 
 pytestmark = pytest.mark.long

@@ -18,8 +18,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.records.artifacts import STAGES, content_md5
 from tasks.records.tracking import ATTEMPTS_TAG
-from tasks.registry import POLICY_MODEL
-from tasks.services import MLFLOW, PREFECT, WORKER, Service
+from tasks.registry.store import POLICY_MODEL
+from tasks.service.services import MLFLOW, PREFECT, WORKER, Service
 from tests.support.checkout import FAKE_REGISTER, ROOT, environment, make_checkout, plan, processes_in, rlhf, wait_until
 from tests.support.runs import runs_of
 

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from tasks import announcements
-from tasks.announcements import announce, look
-from tasks.promotion import promote
 from tasks.records.artifacts import PIPELINE, write_text
+from tasks.registry import announcements
+from tasks.registry.announcements import announce, look
+from tasks.registry.promotion import promote
 from tests.support.registry import REFUSED, Registry
 
 

@@ -16,10 +16,11 @@ import pytest
 from mlflow import MlflowClient
 
 from rlcore.errors import ConfigError
-from tasks import housekeeping, registry
 from tasks.records import artifacts, environment, versioning
 from tasks.records.cache import cached, is_whole, remembered, run_cache
 from tasks.records.tracking import KEY_TAG, Tracker
+from tasks.registry import store
+from tasks.running import housekeeping
 from tasks.serving.packaging import POINTER_TAG
 from tests.support.checkout import make_checkout
 
@@ -136,7 +137,7 @@ def record(tracker: Tracker, root: Path, run: int) -> None:
 
 def add_version(tracker: Tracker, name: str, run_id: str, tags: dict[str, str], weights: Path | None) -> None:
     client = tracker.client
-    registry.create_model(client, name)
+    store.create_model(client, name)
     external = {} if weights else {POINTER_TAG: "true"}
     logged = client.create_logged_model(tracker.experiment_id, "model", source_run_id=run_id, tags=external)
     client.log_model_artifacts(logged.model_id, str(weights or Path(__file__).parent / "__init__.py"))
@@ -236,7 +237,7 @@ def test_the_workspace_stays_where_it_is_older_than_the_newest_runs(checkout):
 
 def test_the_champion_before_this_one_can_be_rolled_back_to(checkout):
     client = MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
-    registry.note(client, registry.Move("2", "3", "somebody", registry.now()))
+    store.note(client, store.Move("2", "3", "somebody", store.now()))
     collect(checkout)
     assert kept_runs(checkout) == [0, 1, 2, 3, 4]
 
@@ -247,10 +248,10 @@ def test_a_crash_half_way_harms_nothing_and_the_next_time_ends_it(checkout, afte
     assert len(planned) > after
     for removal in planned[:after]:
         removal.remove()
-    for store in (cache_of(checkout), checkout / ".rlhf" / "remote" / "files" / "md5"):
+    for kept in (cache_of(checkout), checkout / ".rlhf" / "remote" / "files" / "md5"):
         for run in (0, 1, 3, 4):
-            assert is_whole(store, version_of(run).tags[POLICY])
-            assert is_whole(store, version_of(run, "rlhf-sft").tags[SFT])
+            assert is_whole(kept, version_of(run).tags[POLICY])
+            assert is_whole(kept, version_of(run, "rlhf-sft").tags[SFT])
     # No execution is remembered whose outputs are gone: DVC would fail on it.
     for execution in remembered(cache_of(checkout)):
         assert all(is_whole(cache_of(checkout), md5) for md5 in execution.outs.values())

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from rlcore.errors import ConfigError
-from tasks.lineage import ancestry, tree
 from tasks.records.artifacts import POLICY_DIR, REWARD_DIR, SFT_DIR, content_md5
-from tasks.registry import POLICY_MODEL, SFT_MODEL
+from tasks.registry.lineage import ancestry, tree
+from tasks.registry.store import POLICY_MODEL, SFT_MODEL
 from tests.support.registry import RAW, Registry
 
 

@@ -15,8 +15,8 @@ from mlflow.entities import Run
 from rlcore.cli.stopping import Stopped
 from rlcore.errors import ConfigError
 from rlcore.results import TrainResult
-from tasks.llm_runs import EXPERIMENT, RunInProgress, mlflow
 from tasks.records.artifacts import content_md5, read_json, scratch
+from tasks.running.llm_runs import EXPERIMENT, RunInProgress, mlflow
 from tests.support import stand_ins
 from tests.support.checkout import ROOT
 from tests.support.llm import PAIRS, llm, write_rows

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.plan import plan
-from tasks.plan_table import plan_table, size
 from tasks.records import artifacts
 from tasks.records.parameters import resolve
 from tasks.records.versioning import place_champion, prepare
+from tasks.running.plan import plan
+from tasks.running.plan_table import plan_table, size
 from tests.support.checkout import environment, make_checkout, rlhf
 
 pytestmark = pytest.mark.long

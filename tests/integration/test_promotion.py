@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-import tasks.promotion
+import tasks.registry.promotion
 from rlcore.configs import RegisterConfig
 from rlcore.errors import CheckpointError, ConfigError, DataError
-from tasks.promotion import UNKNOWN_ACTOR, audit, promote, rollback
 from tasks.records.artifacts import POLICY_DIR, content_md5
-from tasks.registry import POLICY_MODEL, PromotionRefused, is_announced, note_announced
+from tasks.registry.promotion import UNKNOWN_ACTOR, audit, promote, rollback
+from tasks.registry.store import POLICY_MODEL, PromotionRefused, is_announced, note_announced
 from tasks.serving.packaging import stored_model
 from tests.support.registry import REFUSED, Registry
 
@@ -116,7 +116,7 @@ def test_rollback_goes_back_one_champion_at_a_time(three: Registry):
 def test_of_two_promotions_at_once_one_is_refused(three: Registry, monkeypatch: pytest.MonkeyPatch):
     three.add("fourth")
     both_looked = threading.Barrier(2)
-    monkeypatch.setattr(tasks.promotion, "verify_checkpoint", lambda *given: both_looked.wait(20))
+    monkeypatch.setattr(tasks.registry.promotion, "verify_checkpoint", lambda *given: both_looked.wait(20))
     refused: list[Exception] = []
 
     def run(name: str) -> None:
@@ -138,7 +138,7 @@ def test_of_two_promotions_at_once_one_is_refused(three: Registry, monkeypatch: 
 
 
 def test_a_click_between_look_and_move_wins(three: Registry, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tasks.promotion, "verify_checkpoint", lambda *given: three.click("3"))
+    monkeypatch.setattr(tasks.registry.promotion, "verify_checkpoint", lambda *given: three.click("3"))
     with pytest.raises(PromotionRefused, match="it was version 1 and is version 3"):
         promote(three.client, three.root)
     assert three.at("champion") == "3"
@@ -238,7 +238,7 @@ def test_a_command_that_was_killed_between_alias_and_note_is_completed(
     def killed(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tasks.promotion.registry, "note", killed)
+    monkeypatch.setattr(tasks.registry.promotion.registry, "note", killed)
     with pytest.raises(KeyboardInterrupt):
         promote(three.client, three.root)
     monkeypatch.undo()

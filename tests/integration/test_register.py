@@ -8,7 +8,7 @@ from rlcore.configs import RegisterConfig
 from rlcore.errors import CheckpointError
 from tasks.gate import GateReport, Reason
 from tasks.records.artifacts import EVALUATE, POLICY_DIR, REWARD_DIR, SFT_DIR, content_md5, write_text
-from tasks.registry import POLICY_MODEL, REWARD_MODEL, SFT_MODEL
+from tasks.registry.store import POLICY_MODEL, REWARD_MODEL, SFT_MODEL
 from tests.support.registry import RAW, REFUSED, Registry
 from tests.support.workspace import save_model
 

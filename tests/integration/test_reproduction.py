@@ -10,8 +10,8 @@ import pytest
 from rlcore.errors import ConfigError, DataError
 from tasks.records.artifacts import POLICY_DIR, SFT_DIR, content_md5, write_text
 from tasks.records.versioning import StageFailed
-from tasks.registry import POLICY_MODEL
-from tasks.reproduction import reproduce
+from tasks.registry.reproduction import reproduce
+from tasks.registry.store import POLICY_MODEL
 from tests.support.registry import RAW, Registry
 
 STAGES = {

@@ -6,9 +6,9 @@ import pytest
 from rlcore.configs import RegisterConfig
 from rlcore.errors import CheckpointError, DataError
 from tasks.records.artifacts import POLICY_DIR, content_md5
-from tasks.registry import find_version
+from tasks.registry.store import find_version
+from tasks.service.model_server import model_folder
 from tasks.serving.packaging import stored_model
-from tasks.serving.server import model_folder
 from tests.support.registry import Registry
 from tests.support.workspace import save_model
 

@@ -28,11 +28,11 @@ DATA_OF = {
 
 FAKE_REGISTER = """
 import sys, types
-register = types.ModuleType("tasks.register")
+register = types.ModuleType("tasks.registry.registration")
 class Registered(str): challenger = False
 register.Registered = Registered
 register.register = lambda config, **facts: Registered(f"rlhf-policy version 1, gate passed: {facts['gate'].passed}")
-sys.modules["tasks.register"] = register
+sys.modules["tasks.registry.registration"] = register
 """
 """A registration that needs no model."""
 

@@ -23,8 +23,8 @@ from tasks.records.artifacts import (
     write_text,
 )
 from tasks.records.versioning import StageFacts
-from tasks.register import Registered, register
-from tasks.registry import POLICY_MODEL, REWARD_MODEL, SFT_MODEL
+from tasks.registry.registration import Registered, register
+from tasks.registry.store import POLICY_MODEL, REWARD_MODEL, SFT_MODEL
 
 PASSED = GateReport(True, (Reason("gold/gain", 0.4, 0.1, True), Reason("kl_sequence", 1.2, 2.0, True)))
 REFUSED = GateReport(False, (Reason("gold/gain", 0.4, 0.1, True), Reason("kl_sequence", None, 2.0, False)))

@@ -15,7 +15,7 @@ import pytest
 
 from tasks.records.processes import end_group
 from tasks.records.reachable import answers
-from tasks.servers import free_port
+from tasks.service.servers import free_port
 from tests.support.checkout import wait_until
 
 REGION = "us-east-1"

@@ -5,8 +5,8 @@ import torch
 
 from rlcore.errors import DeviceMemoryError
 from rlcore.sampling import SamplingParams, generate
-from tasks import answers
-from tasks.answers import Speaker
+from tasks.measuring import answers
+from tasks.measuring.answers import Speaker
 from tests.support.workspace import save_model
 
 PROMPTS = ["What is 2 plus 2?", "Add 3 and 4.", "What?", "1 plus 1?", "Add 9 and 9 and 9."]

@@ -8,7 +8,7 @@ import pytest
 
 from rlcore.cli import doctor, main
 from rlcore.errors import CheckpointError, ConfigError, DeviceMemoryError, TrainingDiverged
-from tasks.servers import HOST, ServerFailed, free_port
+from tasks.service.servers import HOST, ServerFailed, free_port
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from unittest.mock import MagicMock
 import pytest
 
 from rlcore.errors import ConfigError
-from tasks import comparison
-from tasks.comparison import KIND, SHARED, Comparison, _take_over
-from tasks.comparison_table import Arm
-from tasks.progress import LineChecklist
 from tasks.records import artifacts, tracking
 from tasks.records.lent_parameters import lend
 from tasks.records.parameters import resolve, write_parameters
 from tasks.records.versioning import StageFacts
+from tasks.running import comparison
+from tasks.running.comparison import KIND, SHARED, Comparison, _take_over
+from tasks.running.comparison_table import Arm
+from tasks.running.progress import LineChecklist
 from tests.support.checkout import ROOT
 
 PPO, DPO, VERIFIED = Arm("ppo", "ppo"), Arm("dpo", "dpo"), Arm("grpo + verifier", "grpo", "m:f")

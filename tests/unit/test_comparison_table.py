@@ -3,8 +3,8 @@
 import pytest
 
 from rlcore.errors import ConfigError
-from tasks.comparison_table import Arm, Measured, arms_of, markdown, table_of
 from tasks.records.parameters import resolve
+from tasks.running.comparison_table import Arm, Measured, arms_of, markdown, table_of
 from tests.support.checkout import ROOT
 
 PPO, DPO = Arm("ppo", "ppo"), Arm("dpo", "dpo")

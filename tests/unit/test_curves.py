@@ -1,6 +1,6 @@
 """Tables that DVC can plot, also for algorithms that lack a curve."""
 
-from tasks.curves import CURVES, write_curves
+from tasks.measuring.curves import CURVES, write_curves
 
 
 def test_a_table_has_the_points_of_its_metric_in_their_order(tmp_path):

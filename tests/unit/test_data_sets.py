@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rlcore.errors import ConfigError, DataError
-from tasks import data_sets
-from tasks.data_sets import Changed, add, difference, folder_of, name_of, source_in_use
+from tasks.intake import data_sets
+from tasks.intake.data_sets import Changed, add, difference, folder_of, name_of, source_in_use
 from tasks.records import artifacts
 
 PAIRS = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "no"} for n in range(3)]

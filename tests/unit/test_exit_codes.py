@@ -15,7 +15,7 @@ from rlcore.errors import (
 )
 from rlcore.exit_codes import exit_code_of
 from tasks.records.stage import Cancelled
-from tasks.servers import ServerFailed
+from tasks.service.servers import ServerFailed
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from tasks.figures import (
+from tasks.measuring.figures import (
     FIGURES,
     PAIR_FIGURES,
     ROLLOUT_FIGURES,

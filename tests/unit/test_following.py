@@ -4,12 +4,12 @@ import pytest
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import OperationalError
 
-from tasks import following
-from tasks.following import StageFollower
-from tasks.progress import LineChecklist
 from tasks.records import artifacts
 from tasks.records.trace import Trace
-from tasks.servers import ServerFailed, needing
+from tasks.running import following
+from tasks.running.following import StageFollower
+from tasks.running.progress import LineChecklist
+from tasks.service.servers import ServerFailed, needing
 
 FAILURES = [MlflowException("away"), OperationalError("INSERT", {}, Exception("database is locked"))]
 

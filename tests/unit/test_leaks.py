@@ -1,6 +1,6 @@
 """Held-out prompts that stand in training data, by hand."""
 
-from tasks.leaks import leak_shares
+from tasks.measuring.leaks import leak_shares
 from tasks.records.artifacts import write_rows
 
 

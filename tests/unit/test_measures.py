@@ -3,8 +3,8 @@ import math
 import numpy
 import pytest
 
-from tasks import measures
-from tasks.measures import GroupBootstrap
+from tasks.measuring import measures
+from tasks.measuring.measures import GroupBootstrap
 
 
 def test_the_bootstrap_resamples_whole_groups():

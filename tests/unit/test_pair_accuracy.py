@@ -7,10 +7,10 @@ import pytest
 
 from rlcore.configs import EvaluateConfig
 from rlcore.errors import DataError
-from tasks import pair_accuracy
 from tasks.commands import pipeline as commands
-from tasks.measures import GroupBootstrap
-from tasks.pair_accuracy import longer_wins, model_wins, report, table, tf_idf_wins
+from tasks.measuring import pair_accuracy
+from tasks.measuring.measures import GroupBootstrap
+from tasks.measuring.pair_accuracy import longer_wins, model_wins, report, table, tf_idf_wins
 from tasks.records.artifacts import PREFERENCES, write_rows
 from tests.support.checkout import ROOT
 

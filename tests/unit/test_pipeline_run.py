@@ -7,11 +7,11 @@ import pytest
 
 from rlcore.configs import SFTConfig, StageResources
 from rlcore.errors import ConfigError
-from tasks import pipeline_run
-from tasks.pipeline_run import PipelineRun
-from tasks.progress import LineChecklist
 from tasks.records.artifacts import REWARD_DIR
 from tasks.records.versioning import StageFacts
+from tasks.running import pipeline_run
+from tasks.running.pipeline_run import PipelineRun
+from tasks.running.progress import LineChecklist
 
 
 @pytest.fixture

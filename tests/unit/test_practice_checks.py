@@ -10,10 +10,10 @@ from rlcore.errors import ConfigError
 from rlcore.practices import PRACTICES
 from rlcore.results import TrainResult
 from rlcore.training_record import record_training
-from tasks.practices import PracticeChecks
 from tasks.records import artifacts, parameters
 from tasks.records.parameters import resolve
 from tasks.records.versioning import StageFacts
+from tasks.running.practices import PracticeChecks
 from tests.support.checkout import ROOT
 from tests.support.fake_stages import REPORT
 

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from tasks import progress
-from tasks.progress import LineChecklist, LiveChecklist, Step, duration, watched_by, watcher
-from tasks.report import comparison_text, markdown, sections
+from tasks.running import progress
+from tasks.running.progress import LineChecklist, LiveChecklist, Step, duration, watched_by, watcher
+from tasks.running.report import comparison_text, markdown, sections
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks import remote
+from tasks.records import remote
 from tasks.records.versioning import Transient
 
 

@@ -8,8 +8,8 @@ import pytest
 from rlcore.configs import StageResources
 from rlcore.errors import ConfigError
 from rlcore.exit_codes import TRANSIENT
-from tasks import resources
-from tasks.resources import TimedOut, deadline, gpus, holding
+from tasks.service import resources
+from tasks.service.resources import TimedOut, deadline, gpus, holding
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from rlcore.errors import ConfigError, DataError
-from tasks import retraining
-from tasks.progress import LineChecklist
 from tasks.records.artifacts import content_md5
 from tasks.records.lent_parameters import RUNS
+from tasks.running import retraining
+from tasks.running.progress import LineChecklist
 from tests.support.checkout import ROOT
 
 POLICY = SimpleNamespace(name="rlhf-policy", version="7")

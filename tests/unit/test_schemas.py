@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from tasks.schemas import MESSAGES, breaches
-from tasks.splits import SplitTable, normalised
+from tasks.intake.schemas import MESSAGES, breaches
+from tasks.intake.splits import SplitTable, normalised
 
 GOOD = {"prompt": "a", "chosen": "b", "rejected": "c"}
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tasks.records.processes import living
-from tasks.servers import ServerFailed, free_port
-from tasks.services import Kind, Service
+from tasks.service.servers import ServerFailed, free_port
+from tasks.service.services import Kind, Service
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_a_service_that_hangs_is_started_anew(service, monkeypatch):
     service.wait()
     before = service.process
     os.kill(before, signal.SIGSTOP)
-    monkeypatch.setattr("tasks.services.HUNG_SECONDS", 0.0)
-    monkeypatch.setattr("tasks.services.answers", lambda url: False)
+    monkeypatch.setattr("tasks.service.services.HUNG_SECONDS", 0.0)
+    monkeypatch.setattr("tasks.service.services.answers", lambda url: False)
     assert service.start()
     assert service.process != before
 

@@ -1,6 +1,6 @@
 """What `rlhf up` tells Prefect's command line."""
 
-from tasks import standing
+from tasks.service import standing
 
 
 def test_prefects_command_line_is_told_and_a_file_of_the_users_is_left_alone(tmp_path):

@@ -10,7 +10,7 @@ from tasks.records import artifacts
 from tasks.records.artifacts import write_json
 from tasks.records.processes import end_remembered, living, remember_group, start_ticks
 from tasks.records.signals import raise_if_asked, signals_raise
-from tasks.servers import Server, ServerFailed, check_needed, needing
+from tasks.service.servers import Server, ServerFailed, check_needed, needing
 
 
 class Asked(KeyboardInterrupt):

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 from mlflow.exceptions import MlflowException
 
-from tasks.following import Batches
 from tasks.records.tracking import (
     RunLog,
     Tracker,
@@ -19,6 +18,7 @@ from tasks.records.tracking import (
     unfinished,
 )
 from tasks.records.versioning import StageFacts
+from tasks.running.following import Batches
 
 
 class Client:

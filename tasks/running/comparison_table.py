@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks import measures
 from tasks.demos import is_checker, named_function
+from tasks.measuring import measures
 from tasks.records.parameters import Parameters
 from tasks.records.stage import STAGE_SECONDS
 

@@ -11,11 +11,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
 from rlcore.errors import ConfigError
-from tasks.comparison_table import Arm, Line, Measured, arms_of, markdown, table_of
 from tasks.gate import GateReport
-from tasks.opening import held_checkout, opened_run
-from tasks.pipeline_run import PipelineRun
-from tasks.progress import Checklist
 from tasks.records import artifacts, tracking
 from tasks.records.lent_parameters import give_back, lend, restore
 from tasks.records.parameters import Resolution, check_seeds, resolve
@@ -23,6 +19,10 @@ from tasks.records.stage import STAGE_SECONDS
 from tasks.records.trace import last_values
 from tasks.records.tracking import RunLog, Tracker, Unfinished
 from tasks.records.versioning import StageFacts
+from tasks.running.comparison_table import Arm, Line, Measured, arms_of, markdown, table_of
+from tasks.running.opening import held_checkout, opened_run
+from tasks.running.pipeline_run import PipelineRun
+from tasks.running.progress import Checklist
 
 SHARED = artifacts.STAGES[: artifacts.STAGES.index("policy")]
 """Stages that know nothing of the algorithm: once for each seed."""

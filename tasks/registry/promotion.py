@@ -8,9 +8,9 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from rlcore.errors import ConfigError, RLCoreError
-from tasks import registry
 from tasks.records import versioning
-from tasks.registry import (
+from tasks.registry import store
+from tasks.registry.store import (
     ACTOR_TAG,
     CHALLENGER,
     CHAMPION,
@@ -53,8 +53,8 @@ def promote(client: MlflowClient, root: Path, name: str | None = None, override:
     if override is not None and not override.strip():
         raise ConfigError('--override: found no text, expected the reason. Write --override "why".')
     audit(client, root)
-    reigning = registry.number_of(registry.champion(client))
-    version = registry.find_version(client, name or CHALLENGER)
+    reigning = store.number_of(store.champion(client))
+    version = store.find_version(client, name or CHALLENGER)
     number = str(version.version)
     if number == reigning:
         return None
@@ -65,11 +65,11 @@ def promote(client: MlflowClient, root: Path, name: str | None = None, override:
             f'promote it all the same: rlhf promote {number} --override "why".'
         )
     verify_checkpoint(client, version, root)
-    move = Move(number, reigning, _actor(), registry.now(), faults)
-    reason = {OVERRIDE_TAG: override[: registry.TEXT_LIMIT]} if faults and override else {}
-    registry.move_champion(client, version, move, tags={**_audit_tags(move), **reason}, root=root)
+    move = Move(number, reigning, _actor(), store.now(), faults)
+    reason = {OVERRIDE_TAG: override[: store.TEXT_LIMIT]} if faults and override else {}
+    store.move_champion(client, version, move, tags={**_audit_tags(move), **reason}, root=root)
     if not reason:
-        registry.drop_tags(client, version, {OVERRIDE_TAG})
+        store.drop_tags(client, version, {OVERRIDE_TAG})
     return move
 
 
@@ -84,17 +84,17 @@ def rollback(client: MlflowClient, root: Path) -> Move:
         CheckpointError, DataError: the checkpoint is not the one that was measured, or is nowhere.
     """
     audit(client, root)
-    reigning = registry.champion(client)
+    reigning = store.champion(client)
     if reigning is None:
         raise ConfigError(f"{POLICY_MODEL} has no champion. Choose one: rlhf promote VERSION.")
     previous = reigning.tags.get(PREVIOUS_TAG, NONE)
     if previous == NONE:
         raise ConfigError(f"Version {reigning.version} is the first champion. Choose another: rlhf promote VERSION.")
-    version = registry.find_version(client, previous)
+    version = store.find_version(client, previous)
     verify_checkpoint(client, version, root)
-    move = Move(previous, str(reigning.version), _actor(), registry.now(), _refusals(version))
+    move = Move(previous, str(reigning.version), _actor(), store.now(), _refusals(version))
     tags = {**_audit_tags(move), PREVIOUS_TAG: version.tags.get(PREVIOUS_TAG, NONE)}
-    registry.move_champion(client, version, move, tags=tags, root=root)
+    store.move_champion(client, version, move, tags=tags, root=root)
     return move
 
 
@@ -104,18 +104,18 @@ def audit(client: MlflowClient, root: Path) -> Move:
     Returns:
         The last move of the champion.
     """
-    with registry.locked(root):
-        last = registry.last_move(client)
-        version = registry.champion(client)
-        if registry.number_of(version) == last.version:
+    with store.locked(root):
+        last = store.last_move(client)
+        version = store.champion(client)
+        if store.number_of(version) == last.version:
             return last
         move = _interrupted(version, last)
         if move is None:
             move = _unknown(client, version, last, root)
             if version is not None:
-                registry.drop_tags(client, version, {OVERRIDE_TAG})
-                registry.tag_version(client, version, _audit_tags(move))
-        registry.note(client, move)
+                store.drop_tags(client, version, {OVERRIDE_TAG})
+                store.tag_version(client, version, _audit_tags(move))
+        store.note(client, move)
     return move
 
 
@@ -127,7 +127,7 @@ def verify_checkpoint(client: MlflowClient, version: ModelVersion, root: Path) -
         DataError: DVC does not have it whole.
         CheckpointError: the copy in the registry is damaged or gone.
     """
-    md5 = registry.checkpoint_md5(version)
+    md5 = store.checkpoint_md5(version)
     versioning.verify_cached(md5, root)
     if not is_pointer(client, version):
         checked_copy(client, version, md5)
@@ -174,13 +174,13 @@ def _interrupted(version: ModelVersion | None, last: Move) -> Move | None:
 def _unknown(client: MlflowClient, version: ModelVersion | None, last: Move, root: Path) -> Move:
     """A move that nobody recorded."""
     if version is None:
-        return Move(None, last.version, UNKNOWN_ACTOR, registry.now(), f"the alias {CHAMPION} was taken away")
+        return Move(None, last.version, UNKNOWN_ACTOR, store.now(), f"the alias {CHAMPION} was taken away")
     faults = [_faults_of_verdict(version, last.version)]
     try:
         verify_checkpoint(client, version, root)
     except RLCoreError as error:
         faults.append(str(error))
-    return Move(str(version.version), last.version, UNKNOWN_ACTOR, registry.now(), "; ".join(filter(None, faults)))
+    return Move(str(version.version), last.version, UNKNOWN_ACTOR, store.now(), "; ".join(filter(None, faults)))
 
 
 def _actor() -> str:

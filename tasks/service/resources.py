@@ -27,7 +27,7 @@ from rlcore.errors import ConfigError
 from rlcore.exit_codes import TRANSIENT
 from tasks.records.processes import held_some
 from tasks.records.versioning import StageFailed
-from tasks.servers import has_temporary_server
+from tasks.service.servers import has_temporary_server
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LEASE_SECONDS = 60.0

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tasks.intake.splits import normalised
 from tasks.records.artifacts import read_rows
-from tasks.splits import normalised
 
 
 def leak_shares(held_out: Iterable[Mapping[str, Any]], training: Iterable[Path]) -> dict[str, float]:

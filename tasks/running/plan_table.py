@@ -6,8 +6,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tasks.plan import Plan, StagePlan
-from tasks.progress import duration
+from tasks.running.plan import Plan, StagePlan
+from tasks.running.progress import duration
 
 REASONS = 3
 """Most reasons shown for one stage."""

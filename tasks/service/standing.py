@@ -9,8 +9,8 @@ from tasks.records import artifacts
 from tasks.records.processes import end_process, owner_process
 from tasks.records.reachable import answers, is_address
 from tasks.records.versioning import end_leftover
-from tasks.servers import HOST, ServerFailed, until
-from tasks.services import KINDS, MLFLOW, PREFECT, WORKER, Kind, Service, services_held, worker_name
+from tasks.service.servers import HOST, ServerFailed, until
+from tasks.service.services import KINDS, MLFLOW, PREFECT, WORKER, Kind, Service, services_held, worker_name
 
 CLIENT_FILE = Path("prefect.toml")
 """Tells Prefect's own command line, in the checkout, which server to use."""
@@ -81,7 +81,7 @@ def bring_down(root: Path, say: Say) -> list[str]:
         server = Service(PREFECT, root)
         if server.is_up():
             os.environ["PREFECT_API_URL"] = f"{server.url}/api"
-            from tasks.deployments import cancel_runs
+            from tasks.service.deployments import cancel_runs
 
             cancel_runs(say)
         ended = [kind.title for kind in KINDS if kind is WORKER and Service(kind, root).stop()]
@@ -98,7 +98,7 @@ def bring_down(root: Path, say: Say) -> list[str]:
 def _deploy(root: Path, api: str, say: Say, *, lost: bool) -> tuple[list[str], bool]:
     """Set up the server and start the worker; the deployments, and whether the worker was started."""
     # Loading Prefect takes as long as its server takes to start.
-    from tasks import deployments
+    from tasks.service import deployments
 
     if lost:
         Service(PREFECT, root).wait()

@@ -6,8 +6,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from tasks.progress import duration
 from tasks.records import artifacts
+from tasks.running.progress import duration
 
 MEASURES = (
     "gold/sft",

@@ -8,12 +8,12 @@ from typing import Any
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks.progress import Checklist
 from tasks.records import artifacts
 from tasks.records.trace import TraceFollower
 from tasks.records.tracking import RunLog
 from tasks.records.wording import first_line
-from tasks.servers import check_needed
+from tasks.running.progress import Checklist
+from tasks.service.servers import check_needed
 
 FLUSH_SECONDS = 2.0
 """Time between two batches of metrics of a running stage."""

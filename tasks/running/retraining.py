@@ -9,13 +9,13 @@ from typing import Literal
 from mlflow import MlflowClient
 
 from rlcore.errors import ConfigError, DataError
-from tasks.opening import held_checkout, opened_run
-from tasks.pipeline_run import PipelineRun
 from tasks.records import artifacts
 from tasks.records.lent_parameters import give_back, lend
 from tasks.records.parameters import Resolution, resolve, write_parameters
 from tasks.records.tracking import Tracker, md5_tag
-from tasks.registry import POLICY_MODEL, champion, with_tags
+from tasks.registry.store import POLICY_MODEL, champion, with_tags
+from tasks.running.opening import held_checkout, opened_run
+from tasks.running.pipeline_run import PipelineRun
 
 Start = Literal["base", "champion"]
 RUN_NAME = "retraining"

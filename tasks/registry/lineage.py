@@ -14,8 +14,8 @@ from rich.tree import Tree
 from tasks.records.artifacts import CHAMPION_DIR, DATA, METRICS
 from tasks.records.parameters import SECTIONS
 from tasks.records.tracking import KEY_TAG, flatten, md5_tag, tagged_md5
-from tasks.register import COMMIT_TAG, FLOW_RUN_TAG, UNCOMMITTED_TAG
-from tasks.registry import (
+from tasks.registry.registration import COMMIT_TAG, FLOW_RUN_TAG, UNCOMMITTED_TAG
+from tasks.registry.store import (
     FOLDERS,
     GATE_TAG,
     MEASURED_AGAINST_TAG,

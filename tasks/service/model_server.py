@@ -7,8 +7,8 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from tasks.records import artifacts, versioning
-from tasks.registry import checkpoint_md5
-from tasks.servers import CHAT_PORT, HOST, MLFLOW_HEALTH, Server, free_port
+from tasks.registry.store import checkpoint_md5
+from tasks.service.servers import CHAT_PORT, HOST, MLFLOW_HEALTH, Server, free_port
 from tasks.serving.packaging import WEIGHTS, checked_copy, is_pointer, save_chat_model
 
 

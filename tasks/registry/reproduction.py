@@ -20,8 +20,8 @@ from tasks.records.folders import SETTINGS
 from tasks.records.parameters import read_yaml
 from tasks.records.tracking import SHOWN_VERSIONS, md5_tag
 from tasks.records.wording import first_line
-from tasks.register import COMMIT_TAG, UNCOMMITTED_TAG
-from tasks.registry import CHECKPOINT_TAG, POLICY_MODEL, checkpoint_md5, find_version
+from tasks.registry.registration import COMMIT_TAG, UNCOMMITTED_TAG
+from tasks.registry.store import CHECKPOINT_TAG, POLICY_MODEL, checkpoint_md5, find_version
 
 STAGES = ("validate", "sft", "reward", "policy")
 """What makes a policy of raw data."""

@@ -40,7 +40,7 @@ class LLMRun:
     """One attempt of a run: what it reports, in its scratch folder and in MLflow."""
 
     def __init__(self, tracker: "Tracker", log: "RunLog", folder: Path):
-        from tasks.following import Batches
+        from tasks.running.following import Batches
 
         self._tracker, self._log = tracker, log
         self._reports = Reports(folder)

@@ -9,7 +9,7 @@ from typing import Any
 from rlcore.configs import EvaluateConfig
 from rlcore.errors import DataError
 from rlcore.results import RewardSource
-from tasks import measures
+from tasks.measuring import measures
 from tasks.records.artifacts import PREFERENCES, REWARD_DIR, read_rows
 
 Pair = Mapping[str, Any]

@@ -9,9 +9,7 @@ from mlflow.entities.model_registry import ModelVersion
 
 from rlcore.configs import RegisterConfig
 from rlcore.errors import CheckpointError
-from tasks import registry
 from tasks.gate import GateReport
-from tasks.model_card import model_card, parent_card
 from tasks.records.artifacts import (
     CHAMPION_DIR,
     DATA,
@@ -27,10 +25,12 @@ from tasks.records.artifacts import (
     read_rows,
 )
 from tasks.records.parameters import load_parameters
+from tasks.records.remote import PUSHED_TAG
 from tasks.records.tracking import KEY_TAG, md5_tag
 from tasks.records.versioning import StageFacts, commit_of, uncommitted
-from tasks.registry import CHECKPOINT_TAG, MEASURED_AGAINST_TAG, POLICY_MODEL, REWARD_MODEL, SFT_MODEL
-from tasks.remote import PUSHED_TAG
+from tasks.registry import store
+from tasks.registry.model_card import model_card, parent_card
+from tasks.registry.store import CHECKPOINT_TAG, MEASURED_AGAINST_TAG, POLICY_MODEL, REWARD_MODEL, SFT_MODEL
 from tasks.serving.packaging import log_copy, log_pointer, size_of, verify
 
 COMMIT_TAG, UNCOMMITTED_TAG, RUN_TAG, FLOW_RUN_TAG = "git.commit", "git.uncommitted", "run_id", "flow_run_id"
@@ -98,9 +98,9 @@ def register(
     for stage in PARENTS:
         if stage in facts:
             _register_parent(client, stage, facts, run_id, key, origin_tags | backup | starts.get(stage, {}))
-    version = registry.with_tags(client, POLICY_MODEL, {CHECKPOINT_TAG: md5})
+    version = store.with_tags(client, POLICY_MODEL, {CHECKPOINT_TAG: md5})
     created = version is None
-    reigning = registry.champion(client)
+    reigning = store.champion(client)
     parents = _parents(client, facts["policy"].deps)
     verdict = {**_evaluation(client, facts), **gate.tags(), **backup}
     card = model_card(
@@ -116,13 +116,13 @@ def register(
         made_of = {**_data_tags(facts.values()), **_parent_tags(parents)}
         tags = {**origin_tags, RUN_TAG: run_id, "policy": origin, **made_of, CHECKPOINT_TAG: md5, **verdict}
         version = _create_policy(config, client, run_id, root / POLICY_DIR, md5, tags, card)
-    elif registry.number_of(version) != registry.number_of(reigning):
+    elif store.number_of(version) != store.number_of(reigning):
         _update_verdict(client, version, verdict, card)
-    is_challenger = gate.passed and registry.number_of(version) != registry.number_of(reigning)
+    is_challenger = gate.passed and store.number_of(version) != store.number_of(reigning)
     if is_challenger:
         # Seconds have passed since the first look, and an alias is a promise.
         verify(root / POLICY_DIR, md5)
-        registry.set_challenger(client, version, root)
+        store.set_challenger(client, version, root)
     return Registered(POLICY_MODEL, str(version.version), created, is_challenger)
 
 
@@ -135,7 +135,7 @@ def _create_policy(
     tags: dict[str, str],
     card: str,
 ) -> ModelVersion:
-    registry.create_model(client, POLICY_MODEL)
+    store.create_model(client, POLICY_MODEL)
     if size_of(folder) <= config.copy_limit:
         model_id = log_copy(client, run_id, folder, md5, tags)
     else:
@@ -151,9 +151,9 @@ def _register_parent(
     """Make the model of a stage a version, as a pointer to DVC, unless its checkpoint is one already."""
     model, folder, what = PARENTS[stage]
     made = {md5_tag(folder): facts[stage].outs[str(folder)]}
-    if registry.with_tags(client, model, made) is not None:
+    if store.with_tags(client, model, made) is not None:
         return
-    registry.create_model(client, model)
+    store.create_model(client, model)
     run_id = _run_of(client, run_id, f"{key}/{stage}")
     parents = _parents(client, facts[stage].deps)
     data = _data_tags([facts[stage]])
@@ -202,7 +202,7 @@ def _evaluation(client: MlflowClient, facts: Mapping[str, StageFacts]) -> dict[s
     tags = {md5_tag(path): md5 for path, md5 in evaluated.outs.items()}
     if (md5 := evaluated.deps.get(str(CHAMPION_DIR))) is None:
         return tags
-    measured = registry.with_tags(client, POLICY_MODEL, {CHECKPOINT_TAG: md5})
+    measured = store.with_tags(client, POLICY_MODEL, {CHECKPOINT_TAG: md5})
     return tags if measured is None else {**tags, MEASURED_AGAINST_TAG: f"{POLICY_MODEL}/{measured.version}"}
 
 
@@ -211,7 +211,7 @@ def _parents(client: MlflowClient, deps: Mapping[str, str]) -> dict[str, str]:
     parents = {}
     for role, (model, folder, _) in PARENTS.items():
         if md5 := deps.get(str(folder)):
-            version = registry.with_tags(client, model, {md5_tag(folder): md5})
+            version = store.with_tags(client, model, {md5_tag(folder): md5})
             if version is not None:
                 parents[role] = f"{model}/{version.version}"
     return parents
@@ -234,8 +234,8 @@ def _data_of(facts: Iterable[StageFacts]) -> dict[str, str]:
 def _update_verdict(client: MlflowClient, version: ModelVersion, verdict: Mapping[str, str], card: str) -> None:
     """Replace the verdict of an earlier evaluation."""
     stale = {name for name in version.tags if name.startswith("gate.")} | {MEASURED_AGAINST_TAG}
-    registry.drop_tags(client, version, stale - set(verdict))
-    registry.tag_version(client, version, verdict)
+    store.drop_tags(client, version, stale - set(verdict))
+    store.tag_version(client, version, verdict)
     client.update_model_version(version.name, version.version, description=card)
 
 

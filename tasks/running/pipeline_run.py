@@ -10,21 +10,21 @@ from typing import Any
 
 from rlcore.configs import StageConfig
 from rlcore.exit_codes import CONFIGURATION, exit_code_of
-from tasks.following import StageFollower
 from tasks.gate import GateReport, decide
-from tasks.practices import PracticeChecks
-from tasks.progress import Checklist
 from tasks.records import artifacts, folders, versioning
 from tasks.records.parameters import Resolution
+from tasks.records.remote import PUSHED_TAG, push_all
 from tasks.records.stage import drop_states, stage_key
 from tasks.records.trace import last_values
 from tasks.records.tracking import RunLog, Tracker, ending, md5_tag
 from tasks.records.versioning import StageFacts
-from tasks.register import Registered
-from tasks.register import register as register_version
-from tasks.remote import PUSHED_TAG, push_all
-from tasks.resources import deadline, holding
-from tasks.servers import check_needed
+from tasks.registry.registration import Registered
+from tasks.registry.registration import register as register_version
+from tasks.running.following import StageFollower
+from tasks.running.practices import PracticeChecks
+from tasks.running.progress import Checklist
+from tasks.service.resources import deadline, holding
+from tasks.service.servers import check_needed
 
 RUN_NAME = "rlhf-pipeline"
 """Of a pipeline run in MLflow."""

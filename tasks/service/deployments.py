@@ -30,11 +30,11 @@ from prefect.events.clients import get_events_client
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.states import Cancelling, Crashed
 
-from tasks.notifications import WEBHOOK_VARIABLE, set_up_notifications
 from tasks.records import artifacts
-from tasks.resources import ensure_limit
-from tasks.servers import ServerFailed
-from tasks.services import POOL
+from tasks.service.notifications import WEBHOOK_VARIABLE, set_up_notifications
+from tasks.service.resources import ensure_limit
+from tasks.service.servers import ServerFailed
+from tasks.service.services import POOL
 
 FILE = Path("infra/prefect.yaml")
 DATA_ADDED = "rlhf.data.added"

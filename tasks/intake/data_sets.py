@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rlcore.configs import ValidateConfig
 from rlcore.errors import ConfigError, DataError
-from tasks.raw_lines import Line, chunks
+from tasks.intake.raw_lines import Line, chunks
 from tasks.records import artifacts, versioning
 from tasks.records.lent_parameters import own_parameters
 from tasks.records.parameters import stage_config

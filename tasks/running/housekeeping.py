@@ -18,7 +18,6 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from rlcore.errors import ConfigError
-from tasks import registry
 from tasks.records import artifacts, tracking, versioning
 from tasks.records.cache import (
     cache_folder,
@@ -32,6 +31,7 @@ from tasks.records.cache import (
 from tasks.records.parameters import read_yaml
 from tasks.records.processes import held
 from tasks.records.tracking import CHECKOUT_TAG, KEY_TAG, Tracker, recording, tagged_md5
+from tasks.registry import store
 from tasks.serving.packaging import POINTER_TAG, size_of
 
 REMOVED_TAG = "artifacts.removed"
@@ -92,7 +92,7 @@ def collect(root: Path, keep: int, note: Callable[[str], None], *, dry_run: bool
     stores = [_own_cache(root), *inner_remotes(root)]
     with (
         held(root / artifacts.RUN_LOCK, lambda owner: note(f"waiting for {owner}")),
-        registry.locked(root),
+        store.locked(root),
         recording(),
     ):
         versioning.prepare(root)
@@ -175,7 +175,7 @@ def _is_raw(path: str) -> bool:
 
 def _reigning(client: MlflowClient) -> Iterator[ModelVersion]:
     """Versions with an alias, the champion before this one, and what they were made from, over all generations."""
-    versions = (version for model in registry.FOLDERS for version in _versions(client, model))
+    versions = (version for model in store.FOLDERS for version in _versions(client, model))
     known = {(version.name, str(version.version)): version for version in versions}
     # A list of versions comes without their aliases; the model itself knows them.
     waiting = [
@@ -183,8 +183,8 @@ def _reigning(client: MlflowClient) -> Iterator[ModelVersion]:
         for model in sorted({name for name, _ in known})
         for number in client.get_registered_model(model).aliases.values()
     ]
-    if (previous := registry.last_move(client).previous) is not None:
-        waiting.append((registry.POLICY_MODEL, previous))
+    if (previous := store.last_move(client).previous) is not None:
+        waiting.append((store.POLICY_MODEL, previous))
     seen = set()
     while waiting:
         key = waiting.pop()
@@ -243,7 +243,7 @@ def _model_files(tracker: Tracker, records: Records, needed: Needed) -> Iterator
     """
     client = tracker.client
     old = {run.info.run_id for pipeline, stages in records.items() for run in (pipeline, *stages)} - needed.runs
-    for version in (version for model in registry.FOLDERS for version in _versions(client, model)):
+    for version in (version for model in store.FOLDERS for version in _versions(client, model)):
         # The registry keeps the model's id in the source alone.
         scheme, _, model_id = (version.source or "").partition(":/")
         if (version.name, str(version.version)) in needed.versions or version.run_id not in old or scheme != "models":
@@ -253,7 +253,7 @@ def _model_files(tracker: Tracker, records: Records, needed: Needed) -> Iterator
             continue
 
         def remove(version: ModelVersion = version, files: _Files = files) -> None:
-            registry.tag_version(client, version, {REMOVED_TAG: "true"})
+            store.tag_version(client, version, {REMOVED_TAG: "true"})
             files.remove()
 
         yield Removal("weights of versions", f"{version.name} version {version.version}", files.size, remove)

@@ -15,14 +15,14 @@ from prefect.runtime import flow_run
 from prefect.states import Crashed
 
 from rlcore.errors import ConfigError
-from tasks.pipeline_run import RUN_NAME, PipelineRun
-from tasks.progress import Checklist, watcher
 from tasks.records import artifacts, environment, tracking, versioning
 from tasks.records.lent_parameters import give_back
 from tasks.records.parameters import Resolution, resolve, write_parameters
 from tasks.records.processes import held
 from tasks.records.tracking import Tracker, Unfinished, ending, recording
-from tasks.registry import champion_md5
+from tasks.registry.store import champion_md5
+from tasks.running.pipeline_run import RUN_NAME, PipelineRun
+from tasks.running.progress import Checklist, watcher
 
 
 @contextmanager

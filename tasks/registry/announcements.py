@@ -7,11 +7,11 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from tasks import registry
-from tasks.promotion import audit
 from tasks.records import artifacts, environment
 from tasks.records.tracking import connected, recording
-from tasks.registry import POLICY_MODEL, Move
+from tasks.registry import store
+from tasks.registry.promotion import audit
+from tasks.registry.store import POLICY_MODEL, Move
 
 CHAMPION_CHANGED = "rlhf.champion.changed"
 """The event of a move. Its payload: version, previous, actor, seen_at, faults, verified."""
@@ -35,11 +35,11 @@ def announce(move: Move) -> dict[str, Any]:
     told = {**asdict(move), "verified": move.verified}
     with recording():
         client = connected()
-        if registry.is_announced(client, move):
+        if store.is_announced(client, move):
             return told
         logger = get_run_logger()
-        text = f"{move.actor} moved champion of {POLICY_MODEL} from {registry.wording(move.previous)} to "
-        text += registry.wording(move.version)
+        text = f"{move.actor} moved champion of {POLICY_MODEL} from {store.wording(move.previous)} to "
+        text += store.wording(move.version)
         if move.verified:
             logger.info(text)
         else:
@@ -49,5 +49,5 @@ def announce(move: Move) -> dict[str, Any]:
             resource={"prefect.resource.id": f"rlhf.model.{POLICY_MODEL}", "prefect.resource.name": POLICY_MODEL},
             payload=told,
         )
-        registry.note_announced(client, move)
+        store.note_announced(client, move)
     return told

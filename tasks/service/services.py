@@ -17,7 +17,7 @@ from rlcore.errors import DataError
 from tasks.records import artifacts
 from tasks.records.processes import end_remembered, held, living, start_ticks
 from tasks.records.reachable import answers
-from tasks.servers import (
+from tasks.service.servers import (
     HOST,
     MLFLOW_HEALTH,
     MLFLOW_PORT,

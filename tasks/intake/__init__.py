@@ -1,0 +1,1 @@
+"""Data on its way in: reading, rules, splits, versions."""

@@ -1,0 +1,1 @@
+"""What models are worth: answers, measures with intervals, figures."""

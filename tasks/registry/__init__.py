@@ -1,0 +1,1 @@
+"""Registered models: versions, aliases, promotion, and what a version was made of."""

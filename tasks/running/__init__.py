@@ -1,0 +1,1 @@
+"""A pipeline run from start to summary, and the commands around it."""

@@ -1,0 +1,1 @@
+"""What stands while nobody looks: servers, worker, deployments, GPU slots, messages."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -14,6 +16,7 @@ from rlcore.functional.precision import at_least_float32
 IGNORED_LABEL = -100
 SKIP_NO_ID = torch.iinfo(torch.int64).min  # as an id, -100 is an error like every other one outside the vocabulary
 MAX_LOGIT_BYTES = 256 * 2**20
+FROZEN_HEAD_LOGIT_BYTES = 16 * 2**20  # nothing is computed twice there, so small chunks cost no time
 
 Head = Callable[[Tensor], Tensor]
 Measure = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
@@ -61,6 +64,7 @@ def response_logprobs(
 
     The head sees only the hidden states that predict a response token. Where their logits would take more than
     max_logit_bytes, they are computed in chunks of a quarter of it and, with gradients, once more in the backward pass.
+    Under a head that takes no gradient no logits are kept at all: see _UnderFrozenHead.
 
     Args:
         hidden: float [B, L, H], last layer over prompts and responses joined, L = P + T. The state at P-1+t predicts
@@ -166,19 +170,60 @@ def _over_response(
     def measure_rows(rows: Tensor, ids: Tensor) -> tuple[Tensor, ...]:
         return measure(head(rows), ids)
 
-    chunk = _chunk_rows(head, rows, max_logit_bytes)
-    if chunk >= rows.shape[0]:
+    learns = torch.is_grad_enabled() and rows.requires_grad
+    row_bytes, is_trained = _look_at(head, rows)
+    if learns and not is_trained:
+        chunk = max(1, min(max_logit_bytes, FROZEN_HEAD_LOGIT_BYTES) // row_bytes)
+        found: tuple[Tensor, ...] = _UnderFrozenHead.apply(rows, ids, measure_rows, chunk)  # type: ignore[no-untyped-call]
+        return [measured.view(response_ids.shape) for measured in found]
+    if len(rows) * row_bytes <= max_logit_bytes:
         return [measured.view(response_ids.shape) for measured in measure_rows(rows, ids)]
+    chunk = max(1, max_logit_bytes // 4 // row_bytes)
     run = partial(checkpoint, measure_rows, use_reentrant=False) if torch.is_grad_enabled() else measure_rows
     parts = [run(*part) for part in zip(torch.split(rows, chunk), torch.split(ids, chunk), strict=True)]
     return [torch.cat(measured).view(response_ids.shape) for measured in zip(*parts, strict=True)]
 
 
-def _chunk_rows(head: Head, rows: Tensor, max_logit_bytes: int) -> int:
-    """Rows whose logits are held at once."""
-    with torch.no_grad():
-        vocab_size = head(rows[:1]).shape[-1]
-    row_bytes = vocab_size * torch.finfo(torch.float32).bits // 8
-    if rows.shape[0] * row_bytes <= max_logit_bytes:
-        return rows.shape[0]
-    return max(1, max_logit_bytes // 4 // row_bytes)
+def _look_at(head: Head, rows: Tensor) -> tuple[int, bool]:
+    """Bytes of a row of logits in float32, and whether the head itself takes a gradient."""
+    with torch.enable_grad():
+        logits = head(rows[:1].detach())
+    return logits.shape[-1] * torch.finfo(torch.float32).bits // 8, logits.requires_grad
+
+
+class _UnderFrozenHead(torch.autograd.Function):
+    """Measures of rows under a head without gradient, as under LoRA: chunk by chunk, no logits kept.
+
+    A measure of row i depends on the hidden state of row i alone. So its gradient is known up to the factor that comes
+    from above, and is taken in the forward pass while the logits are there: [n, H] is kept instead of [n, V], and
+    nothing is computed twice.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, ids: Tensor, measure_rows: Callable[[Tensor, Tensor], tuple[Tensor, ...]], chunk: int
+    ) -> tuple[Tensor, ...]:
+        found: list[tuple[Tensor, ...]] = []
+        gradients: list[list[Tensor]] = []
+        for some_rows, some_ids in zip(torch.split(rows, chunk), torch.split(ids, chunk), strict=True):
+            with torch.enable_grad():
+                leaf = some_rows.detach().requires_grad_()
+                measures = measure_rows(leaf, some_ids)
+                totals = [measure.sum() for measure in measures if measure.requires_grad]
+            gradients.append([torch.autograd.grad(total, leaf, retain_graph=True)[0] for total in totals])
+            found.append(tuple(measure.detach() for measure in measures))
+        ctx.carries = [measure.requires_grad for measure in measures]
+        ctx.save_for_backward(*(torch.cat(parts) for parts in zip(*gradients, strict=True)))
+        outputs = tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+        ctx.mark_non_differentiable(*(out for out, carries in zip(outputs, ctx.carries, strict=True) if not carries))
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
+        used = [factor for factor, carries in zip(factors, ctx.carries, strict=True) if carries]
+        terms = [
+            factor[:, None].to(gradient.dtype) * gradient
+            for factor, gradient in zip(used, ctx.saved_tensors, strict=True)
+        ]
+        return sum(terms[1:], start=terms[0]), None, None, None

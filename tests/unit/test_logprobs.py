@@ -121,6 +121,41 @@ def test_chunks_change_neither_values_nor_gradients(max_logit_bytes, largest_chu
     torch.testing.assert_close(chunked, whole, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("max_logit_bytes", [10**9, 100, 1])
+@pytest.mark.parametrize(
+    "measure", [response_logprobs, response_logprobs_and_entropy, response_logprobs_and_detached_entropy]
+)
+def test_a_frozen_head_changes_neither_values_nor_gradients(measure, max_logit_bytes):
+    hidden, weight, ids = example()
+
+    def outputs(head):
+        found = measure(hidden, head, ids, temperature=0.7, max_logit_bytes=max_logit_bytes)
+        found = found if isinstance(found, tuple) else (found,)
+        weights = torch.linspace(-1, 2, 12, dtype=torch.float64).view(3, 4)
+        loss = sum((weights * one).sin().sum() for one in found)
+        return (*found, torch.autograd.grad(loss, hidden)[0])
+
+    trained, frozen = outputs(CountingHead(weight)), outputs(CountingHead(weight.detach()))
+    torch.testing.assert_close(frozen, trained, rtol=1e-12, atol=1e-12)
+    assert [one.requires_grad for one in frozen] == [one.requires_grad for one in trained]
+
+
+def test_under_a_frozen_head_a_gradient_for_each_state_is_kept_in_place_of_its_logits():
+    def nodes_behind(tensor):
+        waiting, found = [tensor.grad_fn], []
+        while waiting:
+            found.append(waiting.pop())
+            waiting += [node for node, _ in found[-1].next_functions if node is not None]
+        return {node.name(): node for node in found}
+
+    hidden, weight, ids = example()
+    frozen = nodes_behind(response_logprobs(hidden, CountingHead(weight.detach()), ids, temperature=1.0))
+    trained = nodes_behind(response_logprobs(hidden, CountingHead(weight), ids, temperature=1.0))
+    assert "LogSoftmaxBackward0" in trained
+    assert "LogSoftmaxBackward0" not in frozen
+    assert [kept.shape for kept in frozen["_UnderFrozenHeadBackward"].saved_tensors] == [(12, 5)]
+
+
 def test_chunks_without_gradient_give_the_same_values():
     hidden, weight, ids = example()
     with torch.no_grad():

@@ -10,7 +10,7 @@ INFRA := .venv-infra
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test e2e e2e-infra lint ui docs lock clean help
+.PHONY: demo test e2e e2e-infra bench bench-check lint ui docs lock clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,13 @@ e2e: $(INSTALLED)  ## the tests with real servers, workers and kill -9
 
 e2e-infra: $(INFRA)/.installed  ## the same pipeline on PostgreSQL (Debian: apt-get install postgresql) and an S3 store
 	$(INFRA)/bin/python -m pytest -q --durations=15 -m infra tests/e2e
+
+bench: $(INSTALLED)  ## speed and memory beside other tools: an hour on an idle machine
+	-PYTHON=$(PYTHON) benchmarks/peers.sh
+	$(BIN)/python -m benchmarks --json benchmarks/results/cpu.json
+
+bench-check: $(INSTALLED)  ## how cost grows with length, batch and data: a minute
+	$(BIN)/python -m benchmarks.cost_laws
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

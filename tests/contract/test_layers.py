@@ -14,7 +14,7 @@ from tests.support.checkout import ROOT
 def tree(tmp_path_factory):
     """A copy of the sources in which a breach can be planted."""
     copy = tmp_path_factory.mktemp("tree")
-    for package in ("rlcore", "tasks", "flows"):
+    for package in ("rlcore", "tasks", "flows", "benchmarks"):
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     return copy

@@ -13,7 +13,7 @@ from rlcore import configs
 from rlcore.practices import PRACTICES
 
 DOCS = Path(__file__).parent
-PAGES = (*sorted((DOCS / "guides").glob("*.md")), DOCS / "practices.md")
+PAGES = (*sorted((DOCS / "guides").glob("*.md")), DOCS / "practices.md", DOCS / "data.md")
 HEADER = "| setting | default | allowed | meaning |\n|---|---|---|---|\n"
 
 _PRACTICES = re.compile(r"(<!-- practices -->\n).*?(<!-- end of practices -->)", re.DOTALL)

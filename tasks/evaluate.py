@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from rlcore.configs import EvaluateConfig, PPOConfig, StageConfig
@@ -15,6 +16,7 @@ from rlcore.reward import RewardModelSource
 from rlcore.sampling import SamplingParams
 from rlcore.streams import stream_seed
 from tasks.demos import named_function
+from tasks.intake.text.text_rows import text_rows
 from tasks.measuring import figures, measures
 from tasks.measuring.answers import Answers, Speaker
 from tasks.measuring.curves import write_curves
@@ -70,7 +72,7 @@ def evaluate(config: EvaluateConfig) -> None:
         DataError: there are no held-out prompts, or the checker cannot read a row.
     """
     gold: Gold | None = named_function("evaluate.gold", config.gold) if config.gold else None
-    rows = read_rows(PROMPTS["held_out"])
+    rows = text_rows(PROMPTS["held_out"])
     if not rows:
         raise DataError(f"{PROMPTS['held_out']}: found 0 prompts. Raise validate.held_out_share, or add prompts.")
     with stage("evaluate", config) as run:
@@ -81,7 +83,7 @@ def evaluate(config: EvaluateConfig) -> None:
             metrics.update(perplexities(Path(config.text_model), _repeated(rows, config), sheets))
         metrics.update(leak_shares(rows, (DEMONSTRATIONS["train"], PREFERENCES["train"], PROMPTS["train"])))
         write_rows(ANSWERS, answer_rows(_repeated(rows, config), sheets, kl))
-        checks = validation_checks(read_rows(SAMPLES["policy"]), read_rows(PROMPTS["validation"]), reward, gold)
+        checks = validation_checks(read_rows(SAMPLES["policy"]), text_rows(PROMPTS["validation"]), reward, gold)
         policy_trace = read_rows(TRACES["policy"])
         published = last_values(policy_trace).get("best/step")
         metrics.update(validation_gold(checks, published))
@@ -159,7 +161,7 @@ def reward_accuracy(config: EvaluateConfig, reward: RewardModelSource) -> dict[s
 
     Whether the model is as sure as it is right is asked in its own unit, before its rewards were normalised.
     """
-    pairs = read_rows(PREFERENCES["held_out"])
+    pairs = text_rows(PREFERENCES["held_out"])
     if not pairs:
         return {}
     margins = model_margins(pairs, reward)
@@ -318,12 +320,15 @@ def _columns(results: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
 
 
 def _gains(ours: Sheet, theirs: Sheet, other: str, groups: measures.GroupBootstrap) -> dict[str, float]:
-    """Gains of paired answers in score and in all that the checker measures, in `win`: 1 better, -1 worse; win rate."""
+    """Gains of paired answers in score and in all that the checker measures, in `win`: 1 better, -1 worse; win rate.
+
+    What is not a number on one side makes all of its measure NaN, and is no tie.
+    """
     gain = "gain" if other == "sft" else f"gain_over_{other}"
     pairs = {name: (ours.sampled[name], theirs.sampled[name]) for name in ours.sampled if name not in (LENGTH, ENDED)}
     differences = {name: [a - b for a, b in zip(*pair, strict=True)] for name, pair in pairs.items()}
     judged = differences["gold" if "gold" in differences else SCORE]
-    differences["win"] = [float(difference > 0) - float(difference < 0) for difference in judged]
+    differences["win"] = numpy.sign(judged).tolist()
     gains: dict[str, float] = {}
     for name, values in differences.items():
         gains.update(_with_interval(f"{name}/{gain}", values, groups))

@@ -7,6 +7,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
+from rlcore.cli.conversations import MESSAGES, demonstrations, pair, question, with_one_type
 from rlcore.errors import DataError
 from rlcore.results import RewardSource
 from tasks.records.artifacts import Split, read_rows
@@ -30,16 +31,26 @@ def training_splits(paths: Mapping[Split, Path], columns: Sequence[str]) -> Data
 
 
 def training_rows(path: Path, columns: Sequence[str]) -> Dataset:
-    """The text columns that a trainer reads. Others stay out: a table has one type for each column, rows need not.
+    """The columns that a trainer reads. Others stay out: a table has one type for each column, rows need not.
+
+    Of chat messages, what precedes an answer becomes its prompt, and each answer of a demonstration a row.
 
     Raises:
-        DataError: the file is missing, a line is no JSON object, or a row lacks a column.
+        DataError: the file is missing, a line is no JSON object, or a row lacks a column or has the wrong form.
     """
-    rows = read_rows(path)
-    for number, row in enumerate(rows, start=1):
-        if missing := [column for column in columns if column not in row]:
+    convert = demonstrations if "response" in columns else pair if "chosen" in columns else question
+    rows: list[dict[str, Any]] = []
+    for number, row in enumerate(read_rows(path), start=1):
+        if any(isinstance(value, list) for name, value in row.items() if name in (*columns, MESSAGES)):
+            try:
+                rows += convert(number, row)
+            except DataError as error:
+                raise DataError(f"{path}: {error}") from None
+        elif missing := [column for column in columns if column not in row]:
             raise DataError(f"{path}: row {number} lacks {', '.join(missing)}. Run the stage validate again.")
-    return Dataset.from_list([{column: row[column] for column in columns} for row in rows])
+        else:
+            rows.append(row)
+    return Dataset.from_list(with_one_type([{column: row[column] for column in columns} for row in rows]))
 
 
 def with_whole_rows(tables: DatasetDict, paths: Mapping[Split, Path]) -> DatasetDict:

@@ -6,25 +6,32 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-import numpy
-
 from rlcore.configs import ValidateConfig
 from rlcore.errors import DataError
-from tasks.intake.raw_lines import Line, chunks, raw_lines
-from tasks.intake.schemas import KINDS, MESSAGES, breaches
-from tasks.intake.splits import SplitTable
-from tasks.records.artifacts import SPLITS, VALIDATED, VALIDATION, Split, write_json
+from tasks.intake.findings import SHOWN_ROWS, FileReport
+from tasks.intake.inspection import Broken, Inspection, Usable
+from tasks.intake.kinds import KINDS, Kind
+from tasks.intake.reading import Line, chunks, find, sources
+from tasks.intake.repeats.leaks import NearPrompts, Overlap, described
+from tasks.intake.repeats.splits import SplitTable
+from tasks.intake.reporting.page import page
+from tasks.intake.reporting.profile import Profile
+from tasks.intake.reporting.report import faults_of, figures, heading
+from tasks.intake.text.tokens import TokenCounter
+from tasks.records.artifacts import SPLITS, VALIDATED, VALIDATION, VALIDATION_PAGE, Split, write_json, write_text
 from tasks.records.stage import main, stage
 
-SHOWN_ROWS = 100
-"""Rows that the report lists for each rule and file; the rest is counted."""
-
 NEEDED: tuple[tuple[str, Split], ...] = (("preferences", "train"), ("prompts", "train"), ("prompts", "held_out"))
-"""Files without which nothing can be trained or measured."""
+"""Rows without which nothing can be trained or measured."""
+
+MEASURED: frozenset[tuple[str, Split]] = frozenset(
+    {("preferences", "held_out"), ("prompts", "held_out"), ("prompts", "validation")}
+)
+"""Rows whose prompts have to be text: the stage evaluate compares them, and checkers read them."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
@@ -33,243 +40,227 @@ def validate(config: ValidateConfig) -> None:
     """Check the raw data and lay it out by kind and split.
 
     Raises:
-        DataError: a file is missing, too many rows break a rule, rows that belong together have two splits, or a needed
-            split is empty. The report is written before.
+        ConfigError: there is no tokenizer where `tokenizer` says, or a kind of rows lies in two places.
+        DataError: a file is missing, rows break rules that nothing may break, too many rows were dropped, rows that
+            belong together have two splits, or a needed split is empty. The report is written before.
     """
     with stage("validate", config) as run:
         report = validate_folder(Path(config.source), VALIDATED, config)
-        write_json(VALIDATION, report.as_json())
+        found = report.as_json()
+        write_json(VALIDATION, found)
+        write_text(VALIDATION_PAGE, page(found))
         run.log(0, report.metrics())
         report.raise_faults()
         run.finish()
 
 
 @dataclass
-class FileReport:
-    """What was found in the file of one kind."""
+class KindRows:
+    """The usable rows of one kind between the two passes.
 
-    kind: str
-    max_dropped_share: float
-    rows: int = 0
-    keys: list[int | None] = field(default_factory=list)
-    """For each row its key in the split table; None where the row was dropped."""
+    Attributes:
+        inspection: what was found in them.
+        keys: of each row in the split table.
+        numbers: of each row among those of its kind that were compared.
+        has_turns: for each row, whether its prompt is a conversation.
+        unanswerable: place of the first row with such a prompt in a split that is measured on.
+        splits: how many rows went where.
+    """
+
+    inspection: Inspection
+    keys: "array[int]" = field(default_factory=lambda: array("Q"))
+    numbers: "array[int]" = field(default_factory=lambda: array("L"))
+    has_turns: bytearray = field(default_factory=bytearray)
+    unanswerable: str | None = None
     splits: Counter[Split] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
-    """Rule → how often it was broken."""
-    shown: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Rule → the first rows that break it."""
-    lengths: dict[str, "array[int]"] = field(default_factory=dict)
-    """Text column → characters of each kept row."""
-    prompts: set[bytes] = field(default_factory=set)
-    """A digest of each different prompt."""
-    objectives: set[str] = field(default_factory=set)
-    """What the kept rows name as their `objective`."""
-
-    @property
-    def name(self) -> str:
-        """Name of the file."""
-        return f"{self.kind}.jsonl"
-
-    @property
-    def dropped(self) -> int:
-        """Rows in quarantine."""
-        return self.keys.count(None)
-
-    def add(self, rule: str, severity: str, row: int, line: int, column: str) -> None:
-        """Count a breach of a rule in a row (from 0) and line (from 1)."""
-        self.counts[rule] += 1
-        if self.counts[rule] <= SHOWN_ROWS:
-            place = {"file": self.name, "row": row, "line": line, "field": column}
-            faults = self.shown.setdefault(rule, [])
-            faults.append({**place, "rule": rule, "severity": severity, "message": MESSAGES[rule]})
-
-    def fault(self) -> str | None:
-        """Why the file cannot be used."""
-        if self.dropped <= self.max_dropped_share * self.rows:
-            return None
-        errors = [rule for rule, rows in self.shown.items() if rows[0]["severity"] == "error"]
-        worst = max(errors, key=lambda rule: self.counts[rule])
-        lines = list(dict.fromkeys(str(row["line"]) for row in self.shown[worst]))
-        return (
-            f"{self.name}: {self.dropped} of {self.rows} rows break a rule, more than "
-            f"validate.max_dropped_share={self.max_dropped_share} allows. Most often {worst} in "
-            f"{self.shown[worst][0]['field']}, first in line {', '.join(lines[:5])}: {MESSAGES[worst]}"
-        )
 
 
 @dataclass
 class Report:
-    """What was found in all files."""
+    """What was found in all files.
 
-    files: list[FileReport]
-    leaks: list[str]
+    Attributes:
+        kinds: name → rows, in the order of KINDS.
+        leaks: rows that belong together in two splits, as they stand in the report.
+        near_leaks: prompts that are nearly equal, in two splits; None where they were not looked for.
+        overlap: count and share of the prompts to measure on that stand in training rows.
+        profile: what the usable rows look like.
+        config: what the rows were checked with.
+    """
+
+    kinds: Mapping[str, KindRows]
+    leaks: list[dict[str, Any]]
+    near_leaks: list[dict[str, Any]] | None
+    overlap: Mapping[str, Any]
+    profile: Profile
+    config: ValidateConfig
+
+    @property
+    def files(self) -> list[FileReport]:
+        """What was found in each file."""
+        return [file for rows in self.kinds.values() for file in rows.inspection.files]
+
+    def faults(self) -> list[str]:
+        """Reasons why the data cannot be used."""
+        config = self.config
+        faults = [
+            fault
+            for kind, rows in self.kinds.items()
+            for fault in faults_of(kind, rows.inspection.files, config.max_dropped_share)
+        ]
+        for what, leaks, policy in (
+            ("Equal prompts or groups", self.leaks, config.rules.leak),
+            ("Nearly equal prompts", self.near_leaks, config.rules.near_leak),
+        ):
+            if leaks and policy == "error":
+                faults.append(f"{what} stand in two splits ({len(leaks)} times). {leaks[0]['message']}")
+        faults += [
+            f"{rows.unanswerable}: a prompt of several messages to measure on, where expected is text. Give such rows "
+            "the split train, or write the prompt as text."
+            for rows in self.kinds.values()
+            if rows.unanswerable is not None
+        ]
+        return faults or [
+            f"{kind}: no row for the split {split}. Add rows, or change the shares of validate."
+            for kind, split in NEEDED
+            if not self.kinds[kind].splits[split]
+        ]
 
     def raise_faults(self) -> None:
         """Raise DataError, one line for each reason why the data cannot be used."""
-        faults = [fault for file in self.files if (fault := file.fault()) is not None]
-        if self.leaks:
-            faults.append(f"Equal prompts or groups stand in two splits ({len(self.leaks)} times). {self.leaks[0]}")
-        if not faults:
-            kinds = {file.kind: file for file in self.files}
-            faults = [
-                f"{kind}.jsonl: no row for the split {split}. Add rows, or change the shares of validate."
-                for kind, split in NEEDED
-                if not kinds[kind].splits[split]
-            ]
-        if faults:
+        if faults := self.faults():
             raise DataError("\n".join([*faults, f"See {VALIDATION} and {VALIDATED / 'quarantine.jsonl'}."]))
 
     def metrics(self) -> dict[str, float]:
         """The numbers worth a look on every run."""
-        dropped = sum(file.dropped for file in self.files)
-        numbers: dict[str, float] = {"data/leaks": len(self.leaks), "data/dropped_count": dropped}
-        for file in self.files:
-            numbers[f"data/rows/{file.kind}"] = file.rows
-            numbers[f"data/dropped/{file.kind}"] = file.dropped
-            numbers.update({f"data/{rule}/{file.kind}": count for rule, count in file.counts.items()})
+        numbers: dict[str, float] = {
+            "data/leaks": len(self.leaks), "data/dropped_count": sum(file.dropped for file in self.files),
+        }  # fmt: skip
+        for kind, rows in self.kinds.items():
+            files = rows.inspection.files
+            numbers[f"data/rows/{kind}"] = sum(file.rows for file in files)
+            numbers[f"data/dropped/{kind}"] = sum(file.dropped for file in files)
+            for rule in {finding.rule: None for file in files for finding in file.counts}:
+                numbers[f"data/{rule}/{kind}"] = sum(file.count(rule) for file in files)
         return numbers
 
     def as_json(self) -> dict[str, Any]:
         """The whole report."""
+        near = None if self.near_leaks is None else {"count": len(self.near_leaks)}
         return {
-            "counts": {
-                file.kind: {"rows": file.rows, "kept": file.rows - file.dropped, "dropped": file.dropped}
-                for file in self.files
-            },
-            "splits": {file.kind: {split: file.splits[split] for split in SPLITS} for file in self.files},
-            "findings": [
-                {
-                    **{key: rows[0][key] for key in ("file", "rule", "severity", "message")},
-                    "count": file.counts[rule],
-                    "rows": rows,
-                }
-                for file in self.files
-                for rule, rows in file.shown.items()
-            ],
-            "leaks": self.leaks[:SHOWN_ROWS],
-            "lengths": {
-                file.kind: {name: _summary(values) for name, values in file.lengths.items()} for file in self.files
-            },
-            "distinct_prompts": {file.kind: len(file.prompts) for file in self.files},
-            "pairs": next(_pair_figures(file) for file in self.files if file.kind == "preferences"),
+            "faults": self.faults(),
+            **heading(self.config),
+            **figures({kind: rows.inspection for kind, rows in self.kinds.items()}, self.profile),
+            "splits": {kind: {split: rows.splits[split] for split in SPLITS} for kind, rows in self.kinds.items()},
+            "leaks": [*self.leaks, *(self.near_leaks or ())][:SHOWN_ROWS],
+            "leak_shares": {**self.overlap, "near": near},
         }
 
 
 def validate_folder(source: Path, output: Path, config: ValidateConfig) -> Report:
-    """Check `<kind>.jsonl` of each kind in `source`; write `<kind>/<split>.jsonl` and `quarantine.jsonl` to `output`.
+    """Check the rows of each kind in `source`; write `<kind>/<split>.jsonl` and `quarantine.jsonl` to `output`.
 
-    Files are read twice, a piece at a time: the split of a row depends on all rows.
+    The split of a row depends on all rows, so the usable ones wait in a file beside the output.
 
     Raises:
+        ConfigError: see validate.
         DataError: a file is missing.
     """
     output.mkdir(parents=True, exist_ok=True)
-    table = SplitTable(config.held_out_share, config.validation_share, config.seed)
-    with (output / "quarantine.jsonl").open("w", encoding="utf-8", newline="\n") as quarantine:
-        files = [_check_file(kind, source, config, table, quarantine) for kind in KINDS]
-    leaks = [_describe_leak(leak.prompt, leak.places) for leak in table.leaks()]
-    splits = table.splits()
-    for file in files:
-        _write_splits(file, source, output, splits)
-    return Report(files, leaks)
+    passes = _Passes(source, output, config)
+    # Half of a character has no bytes in UTF-8, but an escape in JSON.
+    with (output / "quarantine.jsonl").open(
+        "w", encoding="utf-8", errors="backslashreplace", newline="\n"
+    ) as quarantine:
+        places = {kind: _place(source, kind) for kind in KINDS.values()}
+        for kind, place in places.items():
+            if place is not None:
+                passes.read(kind, place, quarantine)
+        return passes.write(quarantine)
 
 
-def _check_file(kind: str, source: Path, config: ValidateConfig, table: SplitTable, quarantine: TextIO) -> FileReport:
-    file = FileReport(kind, config.max_dropped_share, lengths={name: array("L") for name in KINDS[kind]})
-    seen: set[bytes] = set()
-    for lines in chunks(source / file.name):
-        bad = _breaking_rows(file, lines, config.max_characters)
-        for position, line in enumerate(lines):
-            if position in bad:
-                quarantine.write(_quarantined(file.name, line, bad[position]))
-                file.keys.append(None)
-            else:
-                _note_repetition(file, file.rows + position, line, seen)
-                place = f"{file.name}:{line.number}"
-                file.keys.append(table.add(line.row["prompt"], line.row.get("group"), line.row.get("split"), place))
-                file.prompts.add(_digest([line.row["prompt"]]))
-                if isinstance(objective := line.row.get("objective"), str):
-                    file.objectives.add(objective)
-                for name, values in file.lengths.items():
-                    values.append(len(line.row[name]))
-        file.rows += len(lines)
-    return file
+def _place(source: Path, kind: Kind) -> Path | None:
+    """Where the rows of a kind lie."""
+    place = find(source, kind.name)
+    if place is None and kind.is_needed:
+        raise DataError(
+            f"{source / kind.name}.jsonl: no such file. Add it; an empty file says that there are no such rows."
+        )
+    return place
 
 
-def _breaking_rows(file: FileReport, lines: list[Line], max_characters: int) -> dict[int, list[str]]:
-    """Position → reasons of the rows to drop. All breaches go into the report."""
-    sound = [position for position, line in enumerate(lines) if line.fault is None]
-    found = [(position, "", line.fault, "error") for position, line in enumerate(lines) if line.fault is not None]
-    table = breaches(file.kind, [lines[position].row for position in sound], max_characters)
-    columns = (table[name].tolist() for name in ("position", "field", "rule", "severity"))
-    found += [(sound[position], *rest) for position, *rest in zip(*columns, strict=True)]
-    reasons: dict[int, list[str]] = {}
-    for position, name, rule, severity in found:
-        file.add(rule, severity, file.rows + position, lines[position].number, name)
-        if severity == "error":
-            reasons.setdefault(position, []).append(f"{name}: {rule}" if name else rule)
-    return reasons
+class _Passes:
+    """Reads all rows, then writes the usable ones to their splits."""
+
+    def __init__(self, source: Path, output: Path, config: ValidateConfig):
+        self.source, self.output, self.config = source, output, config
+        self.counter = None if config.tokenizer is None else TokenCounter(config.tokenizer)
+        self.profile = Profile()
+        self.table = SplitTable(config.held_out_share, config.validation_share, config.seed)
+        self.overlap = Overlap()
+        similarity = None if config.rules.near_leak == "off" else config.near_duplicates
+        self.near = None if similarity is None else NearPrompts(similarity)
+        self.kinds: dict[str, KindRows] = {}
+
+    def read(self, kind: Kind, place: Path, quarantine: TextIO) -> None:
+        """The first pass over the files of a kind."""
+        rows = self.kinds[kind.name] = KindRows(Inspection(kind, self.config, self.counter, self.profile))
+        with self._waiting(kind.name).open("wb") as waiting:
+            for source in sources(place, self.config.encoding):
+                name = str(source.path.relative_to(self.source))
+                file = FileReport(name, kind.name, source.format, source.encoding, self.config.rules)
+                rows.inspection.open(file)
+                for found in chain.from_iterable(map(rows.inspection.look, chunks(source))):
+                    if isinstance(found, Broken):
+                        quarantine.write(_quarantined(name, found.line, found.reasons))
+                    else:
+                        self._take_up(found, rows, f"{name}:{found.line}")
+                        waiting.write(found.raw)
+
+    def write(self, quarantine: TextIO) -> Report:
+        """The second pass: every split of every kind gets its file, also an empty one."""
+        leaks = [described(leak) for leak in self.table.leaks()]
+        splits = self.table.splits()
+        for name, rows in self.kinds.items():
+            dropped = {near.number for near in rows.inspection.near_duplicates() if near.is_dropped}
+            folder = self.output / name
+            folder.mkdir(parents=True, exist_ok=True)
+            with ExitStack() as stack:
+                outs: dict[Split, BinaryIO] = {
+                    split: stack.enter_context((folder / f"{split}.jsonl").open("wb")) for split in SPLITS
+                }
+                waiting = stack.enter_context(self._waiting(name).open("rb"))
+                for raw, key, number, has_turns in zip(waiting, rows.keys, rows.numbers, rows.has_turns, strict=True):
+                    if has_turns and (name, splits[key]) in MEASURED and rows.unanswerable is None:
+                        rows.unanswerable = rows.inspection.named(number)
+                    if number in dropped:
+                        line = Line(number, raw, json.loads(raw), None)
+                        quarantine.write(_quarantined(name, line, ("near_duplicate",)))
+                    else:
+                        outs[splits[key]].write(raw)
+                        rows.splits[splits[key]] += 1
+            self._waiting(name).unlink()
+        near_leaks = None if self.near is None else self.near.leaks(splits)
+        return Report(self.kinds, leaks, near_leaks, self.overlap.as_json(), self.profile, self.config)
+
+    def _take_up(self, found: Usable, rows: KindRows, place: str) -> None:
+        """Note what the second pass has to know of a row that is at `file:line`."""
+        split = found.row.get("split")
+        key = self.table.add(found.prompt, found.row.get("group"), split, place)
+        self.overlap.add(found.prompt, split)
+        if self.near is not None:
+            self.near.add(found.prompt, key, place)
+        rows.keys.append(key)
+        rows.numbers.append(found.number)
+        rows.has_turns.append(found.has_turns)
+
+    def _waiting(self, kind: str) -> Path:
+        return self.output / f".{kind}.waiting"
 
 
-def _quarantined(name: str, line: Line, reasons: list[str]) -> str:
+def _quarantined(name: str, line: Line, reasons: tuple[str, ...]) -> str:
     row = line.row if line.fault is None else line.raw.decode("utf-8", "backslashreplace")
     return _ENCODER.encode({"file": name, "line": line.number, "reasons": reasons, "row": row}) + "\n"
-
-
-def _note_repetition(file: FileReport, row: int, line: Line, seen: set[bytes]) -> None:
-    """Report a row that repeats or contradicts an earlier one. Both stay: repetition is a weight, people disagree."""
-    texts = [line.row[name] for name in KINDS[file.kind]]
-    digest = _digest(texts)
-    if digest in seen:
-        file.add("duplicate", "warning", row, line.number, ", ".join(KINDS[file.kind]))
-    seen.add(digest)
-    if file.kind == "preferences" and _digest([texts[0], texts[2], texts[1]]) in seen:
-        file.add("contradiction", "warning", row, line.number, "chosen, rejected")
-
-
-def _write_splits(file: FileReport, source: Path, output: Path, splits: Mapping[int, Split]) -> None:
-    """Write the kept rows byte for byte; every split gets its file, also an empty one."""
-    folder = output / file.kind
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        outs: dict[Split, BinaryIO] = {
-            split: stack.enter_context((folder / f"{split}.jsonl").open("wb")) for split in SPLITS
-        }
-        for (_, line), key in zip(raw_lines(source / file.name), file.keys, strict=True):
-            if key is not None:
-                outs[splits[key]].write(line if line.endswith(b"\n") else line + b"\n")
-                file.splits[splits[key]] += 1
-
-
-def _describe_leak(prompt: str, places: Mapping[Split, str]) -> str:
-    listed = " and ".join(f"{split} ({place})" for split, place in places.items())
-    shown = prompt if len(prompt) <= 60 else prompt[:60] + "…"
-    return f"Prompt {shown!r} or its group: {listed}. Give these rows one split, or leave `split` out."
-
-
-def _digest(texts: list[str]) -> bytes:
-    return blake2b(_ENCODER.encode(texts).encode(), digest_size=16).digest()
-
-
-def _summary(values: "array[int]") -> dict[str, float]:
-    """Mean and percentiles of lengths, in characters."""
-    if not values:
-        return {}
-    numbers = numpy.frombuffer(values, dtype=numpy.dtype("L"))
-    quantiles = {
-        name: float(numpy.percentile(numbers, share)) for name, share in (("p50", 50), ("p95", 95), ("max", 100))
-    }
-    return {"mean": float(numbers.mean()), **quantiles}
-
-
-def _pair_figures(file: FileReport) -> dict[str, Any]:
-    """Share of the pairs whose chosen response is the longer one, equal lengths counting half; and their objectives."""
-    chosen, rejected = (numpy.frombuffer(file.lengths[name], dtype=numpy.dtype("L")) for name in ("chosen", "rejected"))
-    longer = numpy.mean((chosen > rejected) + 0.5 * (chosen == rejected)) if len(chosen) else None
-    return {
-        "chosen_longer_share": None if longer is None else float(longer),
-        "objectives": sorted(file.objectives)[:SHOWN_ROWS],
-    }
 
 
 if __name__ == "__main__":

@@ -5,17 +5,15 @@ prompt is never written twice, and the chat template is applied once, by the tra
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import datasets
 
+from rlcore.cli.conversations import MESSAGES, PROMPT, demonstrations, pair, question, require_text, with_one_type
 from rlcore.cli.params import LLMTrainingParams
 from rlcore.errors import ConfigError, DataError
 
-Messages = list[dict[str, str]]
-
-TEXT, MESSAGES, PROMPT = "text", "messages", "prompt"
+TEXT = "text"
 ANSWERS = {"sft": "response", "ppo": PROMPT, "grpo": PROMPT, "reward": "chosen", "dpo": "chosen", "orpo": "chosen"}
 """What the text column of each trainer holds."""
 
@@ -41,14 +39,11 @@ def trainer_rows(rows: datasets.Dataset, params: LLMTrainingParams) -> datasets.
     renamed = rename_columns(rows, wanted)
     if TEXT in wanted:
         for index, text in enumerate(renamed[TEXT]):
-            _require_text(index, TEXT, text)
+            require_text(index, TEXT, text)
         return renamed.select_columns([TEXT])
-    convert = {"sft": _demonstrations, "ppo": _question, "grpo": _question}.get(params.stage, _pair)
+    convert = {"sft": demonstrations, "ppo": question, "grpo": question}.get(params.stage, pair)
     converted = [new for index, row in enumerate(renamed) for new in convert(index, row)]
-    if any(not isinstance(row[PROMPT], str) for row in converted):
-        # A column has one type.
-        converted = [row | {PROMPT: _messages(row[PROMPT])} for row in converted]
-    return datasets.Dataset.from_list(converted, on_mixed_types="use_json")
+    return datasets.Dataset.from_list(with_one_type(converted), on_mixed_types="use_json")
 
 
 def rename_columns(rows: datasets.Dataset, wanted: Mapping[str, str]) -> datasets.Dataset:
@@ -130,93 +125,3 @@ def _text_column(params: LLMTrainingParams, rows: datasets.Dataset) -> dict[str,
 
 def _are_messages(rows: datasets.Dataset, column: str) -> bool:
     return column in rows.column_names and isinstance(rows[0][column], list)
-
-
-def _demonstrations(index: int, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One row for each answer of a conversation, or the only one."""
-    if MESSAGES not in row:
-        prompt, response = _prompt_and_answer(index, "response", row.get(PROMPT), row["response"])
-        yield {PROMPT: prompt, "response": response}
-        return
-    messages = _checked(index, MESSAGES, row[MESSAGES])
-    answers = [turn for turn, message in enumerate(messages) if turn and message["role"] == "assistant"]
-    if not answers:
-        raise DataError(f"Row {index}: found no answer of the assistant in {messages!r}. Drop or mend that row.")
-    for turn in answers:
-        yield {PROMPT: _plain(messages[:turn]), "response": messages[turn]["content"]}
-
-
-def _question(index: int, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The prompt of a row, without an answer that it may have, and the other columns."""
-    prompt = row[PROMPT]
-    if isinstance(prompt, list):
-        messages = _checked(index, PROMPT, prompt)
-        prompt = _plain(messages[:-1] if messages[-1]["role"] == "assistant" else messages)
-    yield {**row, PROMPT: prompt}
-
-
-def _pair(index: int, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Prompt and texts of a pair."""
-    prompt, chosen = _prompt_and_answer(index, "chosen", row.get(PROMPT), row["chosen"])
-    other, rejected = _prompt_and_answer(index, "rejected", row.get(PROMPT), row["rejected"])
-    if prompt != other:
-        raise DataError(
-            f"Row {index}: chosen and rejected answer different conversations, {prompt!r} and {other!r}. Drop or mend "
-            "that row."
-        )
-    yield {PROMPT: prompt, "chosen": chosen, "rejected": rejected}
-
-
-def _prompt_and_answer(index: int, name: str, prompt: Any, answer: Any) -> tuple[Any, str]:
-    """A prompt, once, and the text of an answer that may repeat it as messages."""
-    if isinstance(prompt, list):
-        prompt = _plain(_checked(index, PROMPT, prompt))
-    elif prompt is not None or not isinstance(answer, list):
-        _require_text(index, PROMPT, prompt)
-    if isinstance(answer, str):
-        return prompt, answer
-    messages = _checked(index, name, answer)
-    if messages[-1]["role"] != "assistant":
-        raise DataError(
-            f"Row {index}, {name}: the last message is {messages[-1]!r}, expected the assistant's. Check that the "
-            "columns are not swapped."
-        )
-    before, text = messages[:-1], messages[-1]["content"]
-    if not before and prompt is None:
-        raise DataError(f"Row {index}, {name}: found an answer without a prompt. Add a column {PROMPT}.")
-    if before and prompt is not None and _messages(prompt) != before[-len(_messages(prompt)) :]:
-        raise DataError(
-            f"Row {index}, {name}: the messages before the answer, {before!r}, do not end with the prompt, {prompt!r}. "
-            "Leave one of them out."
-        )
-    return (_plain(before) if before else prompt), text
-
-
-def _require_text(index: int, name: str, text: Any) -> None:
-    if not isinstance(text, str) or not text.strip():
-        raise DataError(f"Row {index}, {name}: found {text!r}, expected text that is not empty. Drop or mend that row.")
-
-
-def _checked(index: int, name: str, messages: Any) -> Messages:
-    """Messages with role and content and nothing else."""
-    is_whole = isinstance(messages, list) and bool(messages) and all(map(_is_message, messages))
-    if not is_whole:
-        raise DataError(
-            f"Row {index}, {name}: found {messages!r}, expected text, or messages with `role` and `content`. Drop or "
-            "mend that row."
-        )
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
-
-
-def _is_message(message: Any) -> bool:
-    return isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
-
-
-def _plain(messages: Messages) -> str | Messages:
-    """A single question is text, which every tokenizer can write."""
-    is_question = len(messages) == 1 and messages[0]["role"] == "user"
-    return messages[0]["content"] if is_question else messages
-
-
-def _messages(prompt: str | Messages) -> Messages:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt

@@ -13,13 +13,13 @@ from rlcore.configs.pipeline import (
     RegisterConfig,
     ResourcesConfig,
     StageResources,
-    ValidateConfig,
 )
 from rlcore.configs.practices import PracticeName, PracticesConfig, Silenced
 from rlcore.configs.recommended import Recommended, recommended_ranges
 from rlcore.configs.reward import RewardModelConfig
 from rlcore.configs.rollout import GRPOConfig, PPOConfig, RolloutConfig
 from rlcore.configs.sft import ScratchModelConfig, SFTConfig
+from rlcore.configs.validation import ValidateConfig, ValidationRules
 
 __all__ = [
     "DPOConfig",
@@ -44,5 +44,6 @@ __all__ = [
     "StageConfig",
     "StageResources",
     "ValidateConfig",
+    "ValidationRules",
     "recommended_ranges",
 ]

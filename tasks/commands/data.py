@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 from rlcore.exit_codes import DONE
+from tasks.commands.data_check import CHECK, add_check, add_reading
 from tasks.commands.running import enter_checkout
-from tasks.intake.data_sets import TEXT_COLUMNS, Added, FileDifference, add, difference, name_of, source_in_use
+from tasks.intake.data_sets import Added, FileDifference, add, difference, name_of, source_in_use
+from tasks.intake.kinds import ALIASES, columns_of_kinds
 from tasks.records import artifacts
 from tasks.records.processes import held
 from tasks.records.reachable import answers
@@ -19,13 +21,21 @@ WIDTH = 160
 
 
 def data(parser: argparse.ArgumentParser) -> None:
-    """Add data of your own, compare them with an earlier version."""
+    """Check data of your own, add them, compare them with an earlier version."""
     verbs = parser.add_subparsers(metavar="verb", required=True)
-    adding = verbs.add_parser("add", help="add the rows of a file, and let DVC keep them", description=_add.__doc__)
-    adding.add_argument("file", metavar="FILE", help="JSON Lines: one JSON object on each line")
-    adding.add_argument("--kind", choices=TEXT_COLUMNS, help="of the rows; by default their columns tell")
+    adding = verbs.add_parser(
+        "add", help="add the rows of a file, and let DVC keep them",
+        description=f"{_add.__doc__}The columns of each kind: {columns_of_kinds()}.",
+    )  # fmt: skip
+    adding.add_argument(
+        "origin", metavar="FILE",
+        help="JSON Lines, a JSON list, CSV or Parquet, perhaps packed by gzip; a folder of such files; "
+        "a data set of the hub, owner/name or owner/name:split",
+    )  # fmt: skip
+    add_reading(adding)
     adding.add_argument("--replace", action="store_true", help="take away the rows of this kind that are there")
     adding.set_defaults(run=_add)
+    add_check(verbs.add_parser("check", help="look at files of rows, and say what to mend", description=CHECK))
     comparing = verbs.add_parser(
         "diff", help="what differs from a git revision", description=_diff.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -40,17 +50,20 @@ def data(parser: argparse.ArgumentParser) -> None:
 def _add(arguments: argparse.Namespace) -> int:
     """Add rows to data/raw/NAME, let DVC keep the result, and tell the Prefect server, which starts a retraining.
 
-    Rows that are there already are left out. The kinds are demonstrations (prompt, response), preferences (prompt,
-    chosen, rejected) and prompts (prompt).
+    Rows that are there already are left out. The rows are kept as JSON Lines.
     """
-    file = Path(arguments.file).resolve()
+    # A name on the hub is no path, and stays as it is.
+    path = Path(arguments.origin)
+    origin = path.resolve() if path.exists() else arguments.origin
     root = enter_checkout()
     source = source_in_use(root)
     name = arguments.name or name_of(source)
+    kind = ALIASES.get(arguments.kind, arguments.kind)
     with held(root / artifacts.RUN_LOCK, lambda owner: print(f"waiting for {owner}", flush=True)):
-        added = add(file, name, arguments.kind, root, replace=arguments.replace)
-    repeated = f", {added.repeated} were there already" if added.repeated else ""
-    print(f"{added.folder}/{added.kind}.jsonl: {added.rows} rows added{repeated}; {added.total} in all")
+        added = add(origin, name, kind, root, replace=arguments.replace, encoding=arguments.encoding)
+    rows = "1 row" if added.rows == 1 else f"{added.rows} rows"
+    repeated = f", {added.repeated} {'was' if added.repeated == 1 else 'were'} there already" if added.repeated else ""
+    print(f"{added.folder}/{added.kind}.jsonl: {rows} added{repeated}; {added.total} in all")
     print(f"md5 {added.md5}, kept by DVC")
     if added.empty:
         print(f"still empty: {', '.join(f'{kind}.jsonl' for kind in added.empty)}")

@@ -8,23 +8,19 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlcore.configs import ValidateConfig
 from rlcore.errors import ConfigError, DataError
-from tasks.intake.raw_lines import Line, chunks
+from tasks.intake.kinds import KINDS, as_text, columns_of_kinds, kind_of, listed, values_of
+from tasks.intake.reading import Line, Source, find, lines, sources
 from tasks.records import artifacts, versioning
 from tasks.records.lent_parameters import own_parameters
 from tasks.records.parameters import stage_config
 from tasks.records.revisions import md5_at
 
-TEXT_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "preferences": ("prompt", "chosen", "rejected"),
-    "demonstrations": ("prompt", "response"),
-    "prompts": ("prompt",),
-}
-"""Kind of row to the columns that make it one; the kind with the most columns that a row has is its kind."""
 HOME = artifacts.RAW.parent
 OWN = "own"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
@@ -62,7 +58,7 @@ class Changed(NamedTuple):
 
 @dataclass
 class FileDifference:
-    """How the rows of one file differ from an earlier version, each row as JSON.
+    """How the rows of one kind differ from an earlier version, each row as JSON.
 
     Attributes:
         before, after: number of rows.
@@ -92,40 +88,56 @@ def name_of(source: Path) -> str:
     return source.name if source.parent == HOME and source != artifacts.RAW else OWN
 
 
-def add(file: Path, name: str, kind: str | None, root: Path, *, replace: bool = False) -> Added:
-    """Add the rows of a file to a data set, and let DVC keep the result. Call it with the checkout held.
+def add(
+    origin: str | Path, name: str, kind: str | None, root: Path, *, replace: bool = False, encoding: str = "utf-8"
+) -> Added:
+    """Add rows to a data set, as JSON Lines, and let DVC keep the result. Call it with the checkout held.
 
     Args:
-        file: JSON Lines.
+        origin: a file, a folder of files, or a data set of the hub, as `reading.sources` takes them.
         name: of the data set.
         kind: of the rows; None finds it by the columns of the first row.
         root: the checkout.
         replace: let the rows take the place of those of their kind, instead of coming after them.
+        encoding: of the files.
 
     Raises:
-        ConfigError: a name that cannot be used.
-        DataError: the file is missing or empty, or one of its lines is no row of the kind. Nothing was changed.
+        ConfigError: a name that cannot be used, a file of an unknown format, or one of the data set itself.
+        DataError: there is no row, or something that is no row of the kind. Nothing was changed.
     """
     folder = folder_of(name)
     if folder == artifacts.RAW:
         raise ConfigError(f"{folder} is made by the stage demo_data. Choose another name with --name.")
-    kind, count = _check(file, kind)
+    if (root / folder).is_symlink():
+        raise ConfigError(f"{folder}: found a link, expected a folder. Replace it by one, or choose another --name.")
+    files = sources(origin, encoding)
+    kind, count = _check(files, kind)
     target = root / folder / f"{kind}.jsonl"
-    if not (file.exists() and target.exists() and file.samefile(target)):
-        rows, total = _write(file, target, [] if replace else [target])
+    place = find(root / folder, kind) or target
+    if place != target:
+        raise ConfigError(
+            f"{folder / place.name}: rows are added to {target.name}. Move it elsewhere, and add it first."
+        )
+    if not (target.exists() and files[0].path.exists() and files[0].path.samefile(target)):
+        rows, total = _write(files, target, [] if replace or not target.exists() else sources(target))
     else:
         rows, total = 0, count
-    for other in TEXT_COLUMNS:
-        (root / folder / f"{other}.jsonl").touch()
+    needed = [other.name for other in KINDS.values() if other.is_needed]
+    places = {other: find(root / folder, other) or root / folder / f"{other}.jsonl" for other in needed}
+    for path in places.values():
+        path.touch()
+    for other in KINDS:
+        # Of an earlier `add` that was killed: no part of the data set.
+        _partial(root / folder / f"{other}.jsonl").unlink(missing_ok=True)
     versioning.prepare(root)
     md5 = artifacts.content_md5(root / folder)
     versioning.keep(folder, md5, root)
-    empty = [other for other in TEXT_COLUMNS if not (root / folder / f"{other}.jsonl").stat().st_size]
+    empty = [other for other, path in places.items() if path.is_file() and not path.stat().st_size]
     return Added(folder, kind, rows, count - rows, total, md5, tuple(empty))
 
 
 def difference(revision: str, name: str, root: Path) -> Iterator[FileDifference]:
-    """How the data set differs from a git revision, file by file.
+    """How the data set differs from a git revision, kind by kind.
 
     Raises:
         ConfigError: git does not know the revision, or the revision the data set.
@@ -137,9 +149,10 @@ def difference(revision: str, name: str, root: Path) -> Iterator[FileDifference]
     earlier = artifacts.STATE / "earlier-data"
     versioning.materialise(md5_at(revision, folder, root), earlier, root)
     try:
-        names = {path.name for where in (root / earlier, root / folder) for path in where.glob("*.jsonl")}
-        for file in sorted(names):
-            yield _file_difference(file, root / earlier / file, root / folder / file)
+        for kind in KINDS:
+            before, after = find(root / earlier, kind), find(root / folder, kind)
+            if place := after or before:
+                yield _file_difference(place.name, *(sources(path) if path else [] for path in (before, after)))
     finally:
         shutil.rmtree(root / earlier)
 
@@ -155,55 +168,66 @@ def folder_of(name: str) -> Path:
     return HOME / name
 
 
-def _check(file: Path, kind: str | None) -> tuple[str, int]:
-    """The kind of a file's rows and their number, after a look at every row."""
+def _check(files: list[Source], kind: str | None) -> tuple[str, int]:
+    """The kind of the rows and their number, after a look at every row."""
     count = 0
-    for line in _lines(file):
-        if line.fault is not None:
-            raise DataError(f"{file}:{line.number}: expected a JSON object in UTF-8 on one line. Nothing was added.")
-        kind = kind or _kind_of(line.row, file)
-        wrong = [name for name in TEXT_COLUMNS[kind] if not isinstance(line.row.get(name), str)]
-        if wrong:
-            raise DataError(
-                f"{file}:{line.number}: found no text in {', '.join(wrong)}, which a row of {kind} has. "
-                "Mend the row, or name another --kind. Nothing was added."
-            )
-        count += 1
+    for source in files:
+        for line in lines(source):
+            if line.fault is not None:
+                raise DataError(f"{line.fault.at(source.path)} Nothing was added.")
+            kind = kind or _kind_of(line, source.path)
+            if lacking := _lacking(kind, line.row):
+                raise DataError(
+                    f"{source.path}:{line.number}: found no {lacking}, which a row of {kind} has. "
+                    "Mend the row, or name another --kind. Nothing was added."
+                )
+            count += 1
     if kind is None or not count:
-        raise DataError(f"{file}: found no rows. Nothing was added.")
+        raise DataError(f"{files[0].path}: found no rows. Nothing was added.")
     return kind, count
 
 
-def _kind_of(row: Mapping[str, Any], file: Path) -> str:
-    for kind, columns in TEXT_COLUMNS.items():
-        if set(columns) <= set(row):
-            return kind
-    expected = "; ".join(f"{', '.join(columns)} ({kind})" for kind, columns in TEXT_COLUMNS.items())
-    raise DataError(f"{file}: found the columns {', '.join(row) or 'none'}, expected {expected}. Nothing was added.")
+def _kind_of(line: Line, path: Path) -> str:
+    kind = kind_of(tuple(line.row))
+    if kind is None:
+        raise DataError(
+            f"{path}:{line.number}: found the columns {listed(line.row)}, expected {columns_of_kinds()}. "
+            "Nothing was added."
+        )
+    return kind
 
 
-def _write(file: Path, target: Path, earlier: list[Path]) -> tuple[int, int]:
-    """Write the rows of `earlier` and then those of `file` that are not among them, whole or not at all.
+def _lacking(kind: str, row: Mapping[str, Any]) -> str | None:
+    """What a row of a kind has, and this one not."""
+    label = KINDS[kind].label
+    wrong = [name for name, value in values_of(KINDS[kind], row).items() if as_text(value) is None]
+    if wrong:
+        return f"text in {', '.join(wrong)}"
+    return label if label is not None and label not in row else None
+
+
+def _write(files: list[Source], target: Path, earlier: list[Source]) -> tuple[int, int]:
+    """Write the rows of `earlier` and then those of `files` that are not among them, whole or not at all.
 
     Returns:
-        How many rows of the file are new, and how many there are now.
+        How many rows of the files are new, and how many there are now.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
+    partial = _partial(target)
     seen: set[bytes] = set()
     total = new = 0
     try:
         with partial.open("wb") as output:
-            for source in (*(path for path in earlier if path.exists()), file):
-                for line in _lines(source):
-                    key = hashlib.blake2b(_canonical(line).encode(), digest_size=16).digest()
-                    # What is there twice already stays: only what comes anew is compared.
-                    if source is file and key in seen:
-                        continue
-                    seen.add(key)
-                    output.write(line.raw.rstrip(b"\r\n") + b"\n")
-                    total += 1
-                    new += source is file
+            for is_new, line in chain(zip(repeat(False), _lines(earlier)), zip(repeat(True), _lines(files))):
+                key = hashlib.blake2b(_canonical(line).encode(), digest_size=16).digest()
+                # What is there twice already stays: only what comes anew is compared.
+                if is_new and key in seen:
+                    continue
+                seen.add(key)
+                _refuse_loss(line, target)
+                output.write(line.raw.rstrip(b"\r\n") + b"\n")
+                total += 1
+                new += is_new
             output.flush()
             os.fsync(output.fileno())
         partial.replace(target)
@@ -212,13 +236,25 @@ def _write(file: Path, target: Path, earlier: list[Path]) -> tuple[int, int]:
     return new, total
 
 
-def _file_difference(name: str, before: Path, after: Path) -> FileDifference:
+def _partial(target: Path) -> Path:
+    """Where a file lies until it is whole."""
+    return target.with_name(f".{target.name}.partial")
+
+
+def _refuse_loss(line: Line, target: Path) -> None:
+    """A faulty line that is there already stays as it is; one that cannot be written again must be mended first."""
+    fault = line.fault
+    if fault is not None and (fault.ends_file or fault.rule == "row_size" or b"\n" in line.raw.rstrip(b"\r\n")):
+        raise DataError(f"{fault.at(target)} Nothing was added.")
+
+
+def _file_difference(name: str, before: list[Source], after: list[Source]) -> FileDifference:
     found = FileDifference(name)
     counted: Counter[str] = Counter()
-    for line in _lines(after) if after.exists() else ():
+    for line in _lines(after):
         counted[_canonical(line)] += 1
         found.after += 1
-    for line in _lines(before) if before.exists() else ():
+    for line in _lines(before):
         row = _canonical(line)
         found.before += 1
         if counted[row]:
@@ -250,12 +286,12 @@ def _prompt(row: str) -> Any:
     return value.get("prompt") if isinstance(value, dict) else None
 
 
-def _lines(file: Path) -> Iterator[Line]:
-    for piece in chunks(file):
-        yield from piece
+def _lines(files: list[Source]) -> Iterator[Line]:
+    return chain.from_iterable(map(lines, files))
 
 
 def _canonical(line: Line) -> str:
     """A row as JSON that does not depend on the order of its keys; a faulty line as JSON text."""
     value: Any = line.row if line.fault is None else line.raw.decode("utf-8", errors="replace").strip()
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    # Half a surrogate pair stays the escape that it was.
+    return json.dumps(value, ensure_ascii=False, sort_keys=True).encode(errors="backslashreplace").decode()

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.intake.splits import normalised
-from tasks.records.artifacts import read_rows
+from tasks.intake.repeats.splits import normalised
+from tasks.intake.text.text_rows import text_rows
 
 
 def leak_shares(held_out: Iterable[Mapping[str, Any]], training: Iterable[Path]) -> dict[str, float]:
@@ -19,7 +19,7 @@ def leak_shares(held_out: Iterable[Mapping[str, Any]], training: Iterable[Path])
     seen: set[str] = set()
     seen_normalised: set[str] = set()
     for path in training:
-        for row in read_rows(path):
+        for row in text_rows(path):
             seen.add(row["prompt"])
             seen_normalised.add(normalised(row["prompt"]))
     return {

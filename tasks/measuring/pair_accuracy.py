@@ -9,8 +9,9 @@ from typing import Any
 from rlcore.configs import EvaluateConfig
 from rlcore.errors import DataError
 from rlcore.results import RewardSource
+from tasks.intake.text.text_rows import text_rows
 from tasks.measuring import measures
-from tasks.records.artifacts import PREFERENCES, REWARD_DIR, read_rows
+from tasks.records.artifacts import PREFERENCES, REWARD_DIR
 
 Pair = Mapping[str, Any]
 
@@ -24,7 +25,7 @@ def report(config: EvaluateConfig) -> str:
     """
     from rlcore.reward import RewardModelSource
 
-    training, pairs = (read_rows(PREFERENCES[split]) for split in ("train", "held_out"))
+    training, pairs = (text_rows(PREFERENCES[split]) for split in ("train", "held_out"))
     if not training or not pairs:
         raise DataError(
             f"Found {len(training)} pairs to train on and {len(pairs)} held out, expected at least one of each. "

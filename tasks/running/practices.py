@@ -4,6 +4,7 @@ The flow checks; a stage that `dvc repro` runs by hand is not judged.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,12 +142,15 @@ def _origin(parameters: Parameters, model: str) -> str:
 
 
 def _pair_figures(report: Mapping[str, Any]) -> PairFigures:
-    counts = {found["rule"]: found["count"] for found in report["findings"] if found["file"] == "preferences.jsonl"}
+    counts: Counter[str] = Counter()
+    for found in report["findings"]:
+        if found["kind"] == "preferences":
+            counts[found["rule"]] += found["count"]
     return PairFigures(
         rows=report["counts"]["preferences"]["rows"],
         dropped=report["counts"]["preferences"]["dropped"],
-        repeated=counts.get("duplicate", 0),
-        contradicting=counts.get("contradiction", 0),
+        repeated=counts["duplicate"],
+        contradicting=counts["contradiction"],
         longer_share=report["pairs"]["chosen_longer_share"],
         objectives=tuple(report["pairs"]["objectives"]),
     )

@@ -3,15 +3,18 @@
 import json
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rlcore.errors import ConfigError, DataError
-from tasks.records.artifacts import POLICY_DIR, SFT_DIR, content_md5, write_text
+from tasks.records.artifacts import CHAMPION_DIR, POLICY_DIR, SFT_DIR, STATE, content_md5, write_text
+from tasks.records.processes import held
 from tasks.records.versioning import StageFailed
 from tasks.registry.reproduction import reproduce
 from tasks.registry.store import POLICY_MODEL
+from tests.support.checkout import wait_until
 from tests.support.registry import RAW, Registry
 
 STAGES = {
@@ -21,6 +24,8 @@ STAGES = {
     "policy": ("data/models/reward", "data/models/policy"),
 }
 SETTINGS = "validate: {source: data/raw/demo}\nsft: {model_name: my-model}\n"
+START = f"grep -qs start my-model/weights {CHAMPION_DIR}/weights"
+"""Fails where neither start model is the one of the version."""
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -39,7 +44,7 @@ def trained(registry: Registry) -> Registry:
     write_text(root / ".dvc" / "config", "")
     steps = {
         name: {
-            "cmd": f"mkdir -p {out} && cat {read}/* code > {out}/rows" + (" && cat my-model/weights" * (name == "sft")),
+            "cmd": f"mkdir -p {out} && cat {read}/* code > {out}/rows" + (f" && {START}" * (name == "sft")),
             "deps": [read, "code"],
             "outs": [out],
         }
@@ -80,6 +85,36 @@ def test_a_version_of_an_earlier_commit_has_the_same_md5(trained: Registry):
     assert not result.folder.exists()
     assert (trained.root / "code").read_text() == "2\n"
     assert not (trained.root / "dvc.lock").exists()
+
+
+def test_two_repetitions_of_a_version_do_not_share_their_clone(trained: Registry):
+    clone = trained.root / STATE / "reproductions" / "1"
+    write_text(clone / "under way", "")
+    said: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        with held(clone.with_name("1.lock")):
+            second = pool.submit(reproduce, trained.client, trained.root, "1", said.append)
+            wait_until(lambda: said, 30)
+            assert said[0].startswith("waiting for process ")
+            assert (clone / "under way").exists()
+        assert second.result(timeout=60).same
+    assert [line.split(",")[0] for line in said[1:]] == list(STAGES)
+
+
+@pytest.mark.parametrize("section", ["sft", "ppo"])
+def test_a_version_that_began_with_a_champion_gets_that_champion_again(trained: Registry, section: str):
+    shutil.rmtree(trained.root / "my-model")
+    champion = trained.root / CHAMPION_DIR
+    shutil.rmtree(champion)
+    write_text(champion / "weights", "start\n")
+    trained.keep(CHAMPION_DIR)
+    trained.client.set_model_version_tag(POLICY_MODEL, "1", f"dvc.{CHAMPION_DIR}.md5", content_md5(champion))
+    write_text(champion / "weights", "the present champion\n")
+    settings = f"validate: {{source: data/raw/demo}}\n{section}: {{model_name: {CHAMPION_DIR}}}\n"
+    trained.client.log_text(trained.run_id, settings, "params.yaml")
+    result, _ = again(trained)
+    assert result.same
+    assert (champion / "weights").read_text() == "the present champion\n"
 
 
 def test_another_checkpoint_is_said_with_the_first_model_that_differs(trained: Registry):

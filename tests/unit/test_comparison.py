@@ -10,10 +10,12 @@ from rlcore.errors import ConfigError
 from tasks.records import artifacts, tracking
 from tasks.records.lent_parameters import lend
 from tasks.records.parameters import resolve, write_parameters
+from tasks.records.tracking import COMPARISON
 from tasks.records.versioning import StageFacts
 from tasks.running import comparison
-from tasks.running.comparison import KIND, SHARED, Comparison, _take_over
+from tasks.running.comparison import SHARED, Comparison
 from tasks.running.comparison_table import Arm
+from tasks.running.opening import take_up
 from tasks.running.progress import LineChecklist
 from tests.support.checkout import ROOT
 
@@ -99,17 +101,17 @@ def test_an_arm_does_not_run_with_what_somebody_wrote_meanwhile(compared):
 
 def test_an_interrupted_comparison_goes_on_under_its_key_if_the_same_is_asked_for(tmp_path):
     asked = {"runs": [{"algorithm": "ppo", "ppo": {"learning_rate": 5e-4, "lora": None}}]}
-    first = _take_over(tmp_path, asked)
-    assert _take_over(tmp_path, asked) == first
-    other = _take_over(tmp_path, {"runs": [{"algorithm": "dpo"}]})
+    first = take_up(tmp_path, asked, COMPARISON)
+    assert take_up(tmp_path, asked, COMPARISON) == first
+    other = take_up(tmp_path, {"runs": [{"algorithm": "dpo"}]}, COMPARISON)
     assert other != first
     # One that came to its end is over.
-    tracking.forget_unfinished(tmp_path, KIND)
-    assert _take_over(tmp_path, {"runs": [{"algorithm": "dpo"}]}) not in (first, other)
+    tracking.forget_unfinished(tmp_path, COMPARISON)
+    assert take_up(tmp_path, {"runs": [{"algorithm": "dpo"}]}, COMPARISON) not in (first, other)
 
 
 def test_a_comparison_takes_up_no_interrupted_pipeline_run(tmp_path):
     asked = {"runs": []}
     tracking.remember_unfinished(tmp_path, tracking.Unfinished("pipeline", "f", asked))
-    assert _take_over(tmp_path, asked) != "pipeline"
+    assert take_up(tmp_path, asked, COMPARISON) != "pipeline"
     assert tracking.unfinished(tmp_path).key == "pipeline"

@@ -1,9 +1,12 @@
 """Rows of one's own: added whole or not at all, kept by DVC, compared with an earlier version."""
 
+import gzip
 import json
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from rlcore.errors import ConfigError, DataError
 from tasks.intake import data_sets
@@ -50,6 +53,15 @@ def test_rows_can_take_the_place_of_those_of_their_kind(checkout, tmp_path):
     assert artifacts.read_rows(root / "data/raw/own/prompts.jsonl") == [{"prompt": "p"}]
 
 
+def test_what_a_killed_add_left_behind_is_not_kept(checkout, tmp_path):
+    root, _ = checkout
+    add(rows_file(tmp_path, PAIRS), "own", None, root)
+    (root / "data/raw/own/.preferences.jsonl.partial").write_text('{"prom')
+    add(rows_file(tmp_path, [{"prompt": "p"}]), "own", None, root)
+    names = sorted(path.name for path in (root / "data/raw/own").iterdir())
+    assert names == ["demonstrations.jsonl", "preferences.jsonl", "prompts.jsonl"]
+
+
 def test_a_file_that_lies_in_the_data_set_is_kept_as_it_is(checkout, tmp_path):
     root, kept = checkout
     add(rows_file(tmp_path, PAIRS), "own", None, root)
@@ -62,8 +74,12 @@ def test_a_file_that_lies_in_the_data_set_is_kept_as_it_is(checkout, tmp_path):
     [
         ("", "found no rows. Nothing was added"),
         ('{"prompt": "p"}\n{"prompt": 7}\n', "new.jsonl:2: found no text in prompt, which a row of prompts has"),
-        ('{"prompt": "p"}\n{prompt}\n', "new.jsonl:2: expected a JSON object in UTF-8 on one line. Nothing was added"),
-        ('{"question": "p"}\n', "found the columns question, expected prompt, chosen, rejected"),
+        ('{"prompt": "p"}\n{prompt}\n', "new.jsonl:2:2: Found p, expected a name in double quotes. Nothing was added"),
+        ('{"question": "p"}\n', "new.jsonl:1: found the columns question, expected prompt, response .demonstrations"),
+        (
+            '{"prompt": "p", "completion": "c", "label": true}\n{"prompt": "p", "completion": "c"}\n',
+            ":2: found no label",
+        ),
     ],
 )
 def test_a_file_with_a_fault_changes_nothing(checkout, tmp_path, content, message):
@@ -77,11 +93,97 @@ def test_a_file_with_a_fault_changes_nothing(checkout, tmp_path, content, messag
 
 def test_the_name_leads_nowhere_else_and_not_to_what_a_stage_makes(checkout, tmp_path):
     root, _ = checkout
-    for name in ("../../evil", "/abs", "a/b", "", ".dvc"):
+    for name in ("../../evil", "/abs", "a/b", "", ".dvc", "ok/../../evil", "..", "a\0", "%2e%2e/a", "a\n"):
         with pytest.raises(ConfigError, match="--name: found"):
             folder_of(name)
     with pytest.raises(ConfigError, match="made by the stage demo_data"):
         add(rows_file(tmp_path, PAIRS), "demo", None, root)
+    (root / "data/raw").mkdir(parents=True)
+    (root / "data/raw/linked").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="data/raw/linked: found a link, expected a folder"):
+        add(rows_file(tmp_path, PAIRS), "linked", None, root)
+    assert not (tmp_path / "preferences.jsonl").exists()
+
+
+FORMATS = {
+    "a.json": lambda path: path.write_text(json.dumps(PAIRS, indent=1)),
+    "a.csv": lambda path: path.write_text("prompt,chosen,rejected\n" + "".join(f"{n}?,yes,no\n" for n in range(3))),
+    "a.jsonl.gz": lambda path: path.write_bytes(gzip.compress("\n".join(map(json.dumps, PAIRS)).encode())),
+    "a.parquet": lambda path: parquet.write_table(pyarrow.Table.from_pylist(PAIRS), path),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_every_format_are_kept_as_json_lines(checkout, tmp_path, name):
+    root, _ = checkout
+    (tmp_path / "folder").mkdir()
+    FORMATS[name](tmp_path / "folder" / name)
+    added = add(tmp_path / "folder" / name, "own", None, root)
+    assert (added.kind, added.rows) == ("preferences", 3)
+    assert artifacts.read_rows(root / "data/raw/own/preferences.jsonl") == PAIRS
+    again = add(tmp_path / "folder", "own", "preferences", root)
+    assert (again.rows, again.repeated, again.total) == (0, 3, 3)
+
+
+def test_the_bytes_of_a_good_row_are_kept(checkout, tmp_path):
+    root, _ = checkout
+    row = b'{"prompt" : "\\u00e9 \xc3\xa9\xe2\x80\xa8 \\ud83d",\t"n": 1.50}'
+    (tmp_path / "new.jsonl").write_bytes(b"\xef\xbb\xbf" + row + b"\r\n\n" + row.replace(b"1.50", b"2"))
+    assert add(tmp_path / "new.jsonl", "own", None, root).rows == 2
+    kept = (root / "data/raw/own/prompts.jsonl").read_bytes()
+    assert kept == row + b"\n" + row.replace(b"1.50", b"2") + b"\n"
+
+
+def test_another_encoding_is_read_where_it_is_named(checkout, tmp_path):
+    root, _ = checkout
+    (tmp_path / "new.csv").write_bytes("prompt\né\n".encode("utf-16"))
+    with pytest.raises(DataError, match=r"new\.csv:1: Found utf-16 .* say --encoding utf-16\. Nothing was added\."):
+        add(tmp_path / "new.csv", "own", None, root)
+    add(tmp_path / "new.csv", "own", None, root, encoding="utf-16")
+    assert artifacts.read_rows(root / "data/raw/own/prompts.jsonl") == [{"prompt": "é"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        ("unpaired", {"prompt": "p", "completion": "c", "label": True}),
+        ("scores", {"prompt": "p", "response": "r", "scores": {"help": 1.0}}),
+        ("cases", {"prompt": "p", "case_idx": 0, "tests": ["1 + 1"]}),
+        ("demonstrations", {"messages": [{"role": "user", "content": "p"}, {"role": "assistant", "content": "r"}]}),
+    ],
+)
+def test_rows_of_every_kind_are_added_and_only_needed_kinds_get_an_empty_file(checkout, tmp_path, kind, row):
+    root, _ = checkout
+    added = add(rows_file(tmp_path, [row]), "own", None, root)
+    assert added.kind == kind
+    needed = {"demonstrations", "preferences", "prompts"}
+    assert {path.stem for path in (root / "data/raw/own").iterdir()} == needed | {kind}
+    assert set(added.empty) == needed - {kind}
+
+
+def test_rows_are_not_added_beside_a_file_of_another_format(checkout, tmp_path):
+    root, kept = checkout
+    (root / "data/raw/own").mkdir(parents=True)
+    (root / "data/raw/own/prompts.csv").write_text("prompt\np\n")
+    with pytest.raises(ConfigError, match=r"data/raw/own/prompts\.csv: rows are added to prompts\.jsonl\. Move it"):
+        add(rows_file(tmp_path, [{"prompt": "q"}]), "own", None, root)
+    assert kept == []
+    added = add(rows_file(tmp_path, PAIRS), "own", None, root)
+    assert added.empty == ("demonstrations",)
+
+
+def test_a_faulty_row_that_is_there_stays_and_one_that_would_be_lost_is_named(checkout, tmp_path):
+    root, _ = checkout
+    target = root / "data/raw/own/prompts.jsonl"
+    target.parent.mkdir(parents=True)
+    target.write_text('{"prompt": "p"}\n{broken\n')
+    assert add(rows_file(tmp_path, [{"prompt": "q"}]), "own", None, root).total == 3
+    assert target.read_text() == '{"prompt": "p"}\n{broken\n{"prompt": "q"}\n'
+    before = '{"prompt": "p"}\n'.encode("utf-16")
+    target.write_bytes(before)
+    with pytest.raises(DataError, match=r"prompts\.jsonl:1: Found utf-16"):
+        add(rows_file(tmp_path, [{"prompt": "q"}]), "own", None, root)
+    assert target.read_bytes() == before
 
 
 def test_a_data_set_is_called_as_its_folder_unless_that_is_elsewhere_or_the_demo():

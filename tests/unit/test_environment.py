@@ -1,6 +1,10 @@
 """The embedded default fills gaps and never overrules the user."""
 
+import pytest
+from sqlalchemy import create_engine
+
 from tasks.records import environment
+from tests.support.checkout import ROOT
 
 
 def test_what_the_user_set_stays(tmp_path):
@@ -39,3 +43,10 @@ def test_files_of_runs_lie_beside_the_embedded_store_only(tmp_path):
     uri = environment.embedded(tmp_path)["MLFLOW_TRACKING_URI"]
     assert environment.artifact_location(tmp_path, uri) == (tmp_path / ".rlhf" / "mlflow-artifacts").as_uri()
     assert environment.artifact_location(tmp_path, "http://tracking:5000") is None
+
+
+def test_a_test_that_opens_mlflow_without_an_address_fails_and_leaves_no_store(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(AssertionError, match="MLflow was opened without MLFLOW_TRACKING_URI"):
+        create_engine("sqlite:///mlflow.db").connect()
+    assert not (ROOT / "mlflow.db").exists()

@@ -78,6 +78,15 @@ def test_a_timeout_leaves_the_work_alone(client):
     assert future.done()
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler: a process in the background of a shell starts with the signal ignored."""
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, earlier)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_wait_and_the_client_goes_on(client):
     gate = threading.Event()
     future = client.evaluate(lambda model: gate.wait())

@@ -1,9 +1,13 @@
 import math
+import re
 
 import pytest
 
 from rlcore.configs import GateConfig
-from tasks.gate import decide
+from tasks.gate import ADVICE, UNMEASURED, decide
+from tasks.measuring.figures import FIGURES as DRAWN
+from tasks.records.artifacts import ANSWERS, EVALUATE, FIGURES, PREFERENCES, TRACES
+from tasks.records.parameters import SECTIONS
 
 CONFIG = GateConfig(min_gain={"gold": 0.10, "number_right": 0.15})
 """Of the embedded data set, whose checker measures both."""
@@ -162,17 +166,18 @@ def test_repetition_and_gibberish_have_budgets():
 def test_a_reason_reads_well():
     reasons = {reason.rule: str(reason) for reason in decide(CONFIG, {"kl/ref_sequence_mean": 2.26}, None).reasons}
     assert reasons["kl_sequence"] == "kl_sequence: 2.26, bound 2, refused"
-    assert reasons["gold/gain"].startswith("gold/gain: not measured, bound more than 0.1, refused. Name a checker")
+    assert reasons["gold/gain"] == "gold/gain: not measured, bound more than 0.1, refused"
 
 
 def test_without_a_checker_the_refusal_names_the_settings_and_these_settings_pass():
     without = {name: value for name, value in GOOD.items() if "gold" not in name and "number_right" not in name}
     without |= {"win/gain": 0.3, "win/gain_low": 0.1}
-    texts = {reason.rule: str(reason) for reason in decide(GateConfig(), without, MIN_RM_ACCURACY).refusals}
-    assert set(texts) == {"gold/gain", "gold/gain_low", "drop_from_best"}
-    assert "set gate.min_gain to {win: 0}" in texts["gold/gain"]
-    assert "set gate.max_drop_from_best to null" in texts["drop_from_best"]
-    assert "with dpo and orpo, validation pairs" in texts["drop_from_best"]
+    gain, drop = decide(GateConfig(), without, MIN_RM_ACCURACY).advice
+    assert gain.startswith("gold/gain, gold/gain_low: Name a checker that measures it in evaluate.gold")
+    assert "set gate.min_gain to {win: 0}" in gain
+    assert drop.startswith("drop_from_best: It takes a checker")
+    assert "set gate.max_drop_from_best to null" in drop
+    assert "with dpo and orpo, validation pairs" in drop
     assert refused(without, GateConfig(min_gain={"win": 0}, max_drop_from_best=None)) == set()
 
 
@@ -180,6 +185,47 @@ def test_without_a_checker_the_refusal_names_the_settings_and_these_settings_pas
 def test_the_least_accuracy_of_the_reward_model_is_asked_at_the_gate_too(least: float | None, refuses: bool):
     report = decide(CONFIG, GOOD, least)  # GOOD has 0.9
     assert [reason.rule for reason in report.refusals] == ["reward_model_accuracy"] * refuses
+
+
+def test_every_refusal_says_where_to_look_and_what_to_change():
+    config = GateConfig(
+        min_gain={"gold": 0.1},
+        min_distinct_ratio=0.8,
+        max_perplexity_ratio=1.5,
+        max_length_ratio=0.5,
+        min_length_ratio=2,
+    )
+    bad = evaluation(0.0, 0.0, 9.0, 0.4, 1.0, 0.5) | {"gold/champion": 0.5, "win/rate_over_champion_low": 0.4}
+    bad |= {
+        f"response/{name}/{model}": size for name, size in (("distinct_2", 1), ("perplexity", 9)) for model in ("sft",)
+    }
+    bad |= {"response/distinct_2/policy": 0.1, "response/perplexity/policy": 90, "reward_model/accuracy": 0.4}
+    bad |= {"reward_model/calibration_error": 0.5, "data/leak_share": 1, "response/non_finite_count/policy": 1}
+    report = decide(config, bad, MIN_RM_ACCURACY)
+    assert all(not reason.passed and reason.advice for reason in report.reasons)
+    assert {reason.advice for reason in report.reasons} == set(ADVICE.values())
+    (kl,) = (advice for advice in report.advice if advice.startswith("kl_sequence: "))
+    assert "data/metrics/figures/kl.png" in kl
+    assert "Raise kl_penalty_coef" in kl
+
+
+def test_files_and_figures_that_advice_names_are_written():
+    text = " ".join(ADVICE.values())
+    named = {word.strip(",.:()") for word in text.split() if word.startswith("data/")} - {"data/leak_share"}
+    known = {str(path) for path in (ANSWERS, EVALUATE, PREFERENCES["held_out"], TRACES["reward"])}
+    assert named == known | {f"{FIGURES}/{name}.png" for name in ("learning", "kl", "health", "comparison")}
+    assert {"learning", "kl", "health", "comparison"} <= set(DRAWN)
+
+
+def test_settings_that_advice_names_exist():
+    text = " ".join([*ADVICE.values(), *UNMEASURED.values()])
+    for section, name in re.findall(r"(?<![/a-z])(validate|reward|evaluate|gate)\.([a-z_]+)", text):
+        assert name in SECTIONS[section].model_fields, name
+    assert {"kl_penalty_coef", "missing_eos_score"} <= set(SECTIONS["ppo"].model_fields) & set(
+        SECTIONS["grpo"].model_fields
+    )
+    assert "beta" in SECTIONS["dpo"].model_fields
+    assert "beta" in SECTIONS["orpo"].model_fields
 
 
 def test_a_kl_that_is_rounding_is_shown_as_0():

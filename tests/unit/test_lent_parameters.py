@@ -3,7 +3,7 @@
 import pytest
 
 from rlcore.errors import ConfigError
-from tasks.records.lent_parameters import COPY, RUNS, give_back, lend, own_parameters, restore
+from tasks.records.lent_parameters import COPY, RUNS, give_back, lend, lent, own_parameters, restore
 
 MINE = b"# by hand\r\nalgorithm:   ppo\nseed: 0\n"
 TO = [{"algorithm": "dpo", "seed": 0}, {"algorithm": "ppo", "seed": 0}]
@@ -66,3 +66,20 @@ def test_the_owners_settings_are_in_the_copy_only_while_a_run_has_the_file(param
     params.write_bytes(MINE)
     give_back(root)
     assert own_parameters(root) == params
+
+
+def test_a_block_gives_back_at_its_end_and_its_own_error_is_the_one_that_is_said(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_bytes(MINE)
+    with lent(tmp_path, TO):
+        path.write_text("algorithm: dpo\nseed: 0\n")
+    assert path.read_bytes() == MINE
+
+    def fails_after_an_edit():
+        with lent(tmp_path, TO):
+            path.write_text("seed: 7\n")
+            raise KeyError("the run's own")
+
+    with pytest.raises(KeyError):
+        fails_after_an_edit()
+    assert (tmp_path / COPY).read_bytes() == MINE, "kept until somebody chooses"

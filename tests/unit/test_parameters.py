@@ -125,7 +125,7 @@ def test_every_fault_has_its_line(params):
     edit(params, "seed: 0", "seed: -1")
     edit(params, "  max_steps: 1000", "  max_step: 1000")
     edit(params, "  lam: 0.95", "  lam: 1.95")
-    edit(params, "register:\n  copy_limit: 1073741824", "regster: {}")
+    edit(params, "register:\n", "regster:\n")
     with pytest.raises(ConfigError) as caught:
         load_parameters(params)
     faults = str(caught.value).splitlines()

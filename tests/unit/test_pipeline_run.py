@@ -7,6 +7,7 @@ import pytest
 
 from rlcore.configs import SFTConfig, StageResources
 from rlcore.errors import ConfigError
+from tasks.records import artifacts
 from tasks.records.artifacts import REWARD_DIR
 from tasks.records.versioning import StageFacts
 from tasks.running import pipeline_run
@@ -59,6 +60,19 @@ def test_a_stage_that_failed_after_such_a_change_is_forced_again(pipeline, monke
     monkeypatch.setattr(pipeline_run.versioning, "reproduce", answer)
     pipeline.bring_up_to_date("sft")
     assert pipeline.asked == [False, True, True]
+
+
+def test_the_report_on_data_that_are_refused_is_kept_with_the_run(pipeline, monkeypatch):
+    def refuse(stage, **rest):
+        raise pipeline_run.versioning.StageFailed("validate: 9 of 10 rows break a rule")
+
+    monkeypatch.setattr(pipeline_run.versioning, "reproduce", refuse)
+    for stage in ("sft", "validate"):
+        artifacts.write_text(pipeline.root / artifacts.VALIDATION, "{}")
+        with pytest.raises(pipeline_run.versioning.StageFailed):
+            pipeline.bring_up_to_date(stage)
+        kept = [call.args for call in pipeline.log.file.call_args_list]
+        assert ((pipeline.root / artifacts.VALIDATION, "data") in kept) is (stage == "validate")
 
 
 def test_dvc_is_not_asked_about_a_stage_that_an_earlier_run_brought_up_to_date(pipeline):

@@ -128,7 +128,7 @@ def test_a_reward_model_without_validation_pairs_is_not_judged(root):
         ({"distinct_prompts": {"preferences": 5000, "prompts": 20}}, "diverse_prompts"),
         ({"counts": {"preferences": {"rows": 1000, "kept": 700, "dropped": 300}}}, "preference_quality"),
         (
-            {"findings": [{"file": "preferences.jsonl", "rule": "duplicate", "count": 1900}]},
+            {"findings": [{"kind": "preferences", "rule": "duplicate", "count": 1900}]},
             "preference_quality",
         ),
         ({"splits": {"prompts": {"train": 100, "validation": 0}}}, "frequent_evaluation"),
@@ -147,7 +147,7 @@ def test_prompts_are_no_matter_of_a_policy_that_learns_from_pairs(root):
 
 
 def test_contradicting_pairs_ask_dpo_for_smooth_labels(root):
-    report(root, findings=[{"file": "preferences.jsonl", "rule": "contradiction", "count": 200}])
+    report(root, findings=[{"kind": "preferences", "rule": "contradiction", "count": 200}])
     assert Run(root, "algorithm=dpo").after("validate") == ["label_smoothing"]
     assert Run(root, "algorithm=dpo", "dpo.label_smoothing=0.1").after("validate") == []
     assert Run(root).after("validate") == []

@@ -130,7 +130,11 @@ SUMMARY = {
         "policy": {"cache_hit": False, "seconds": {"wall": 80.0}},
     },
     "evaluation": {"gold/policy": 0.8, "gold/policy_low": 0.75, "gold/policy_high": 0.85},
-    "gate": {"passed": False, "refusals": ["kl_sequence: 3.2, bound 2, refused"]},
+    "gate": {
+        "passed": False,
+        "refusals": ["kl_sequence: 3.2, bound 2, refused"],
+        "advice": ["kl_sequence: data/metrics/figures/kl.png"],
+    },
     "version": "rlhf-policy version 3",
     "changed_parameters": ["seed: 0 -> 1"],
     "practices": [],
@@ -151,7 +155,9 @@ def test_the_summary_answers_four_questions():
     assert "abc" in answers["Where to look"]
     assert "takes them back" in answers["What happened"]
     assert "dropped" not in answers["What happened"]
-    assert answers["What next"].startswith("nothing was promoted")
+    assert answers["What next"].startswith(
+        "nothing was promoted: change a setting or the data, and run again\nkl_sequence: data/metrics/figures/kl.png\n"
+    )
     assert "git add dvc.lock && git commit" in answers["What next"]
 
 
@@ -167,6 +173,8 @@ def test_the_summary_lists_the_practices_that_were_not_followed():
     warnings = ["value_warmup: ppo.value_warmup_iterations=0", "kl_limit: too far"]
     assert dict(sections({**SUMMARY, "practices": warnings}))["What to watch"] == "\n".join(warnings)
     assert "What to watch" not in dict(sections(SUMMARY))
+    alarm = "data unlike those of the champion"
+    assert dict(sections({**SUMMARY, "data_alarm": alarm}))["What to watch"] == alarm
 
 
 def test_the_last_line_of_a_step_has_its_numbers():

@@ -3,10 +3,12 @@
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tasks.records.processes import living
+from tasks.service import services
 from tasks.service.servers import ServerFailed, free_port
 from tasks.service.services import Kind, Service
 
@@ -68,6 +70,14 @@ def test_a_service_that_ends_by_itself_is_an_error_that_names_its_log(tmp_path):
     service = Service(Kind("broken", "Broken", 0, "/", lambda port: ["no_such_module"]), tmp_path)
     service.start()
     with pytest.raises(ServerFailed, match=r"broken ended by itself. See .*broken.log"):
+        service.wait()
+
+
+def test_a_full_disk_is_named_as_the_likely_reason(tmp_path, monkeypatch):
+    service = Service(Kind("broken", "Broken", 0, "/", lambda port: ["no_such_module"]), tmp_path)
+    monkeypatch.setattr(services.shutil, "disk_usage", lambda root: SimpleNamespace(free=3 << 20))
+    service.start()
+    with pytest.raises(ServerFailed, match="itself. The disk is full: 3 MiB are left. See "):
         service.wait()
 
 

@@ -57,7 +57,7 @@ class SplitTable:
         return {node: chosen[self._root(node)] for node in self._parents}
 
     def _node(self, sort: str, name: str) -> int:
-        digest = blake2b(f"{self.seed}/{sort}/{name}".encode(), digest_size=8).digest()
+        digest = blake2b(f"{self.seed}/{sort}/{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
         node = int.from_bytes(digest)
         self._parents.setdefault(node, node)
         return node
@@ -82,4 +82,6 @@ class SplitTable:
 
 def normalised(prompt: str) -> str:
     """A prompt without differences of case, width of characters and white space."""
-    return " ".join(unicodedata.normalize("NFKC", prompt).casefold().split())
+    # In ASCII no character has another form.
+    text = prompt if prompt.isascii() else unicodedata.normalize("NFKC", prompt)
+    return " ".join(text.casefold().split())

@@ -1,0 +1,1 @@
+"""Rows that belong together: splits, repetition, leaks from one split to another."""

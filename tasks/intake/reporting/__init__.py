@@ -1,0 +1,1 @@
+"""What was found, for people: the report, its page, how data drift."""

@@ -3,15 +3,21 @@
 from typing import Any
 
 from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
-from tasks.registry.announcements import announce, look
+from tasks.registry.announcements import FLOW, QUIET, announce, forget_quiet_looks, look
 
 
-@flow(name="promotion")
-def promotion() -> dict[str, Any]:
+@flow(name=FLOW)
+def promotion() -> dict[str, Any] | State[None]:
     """Look whether another version became champion, and announce it once, however it became that.
 
     Returns:
-        The last move of the champion.
+        The move of the champion; the state Unchanged where there was none. Of looks that end so the newest is kept.
     """
-    return announce(look())
+    move = announce(look())
+    if move["announced"]:
+        return move
+    forget_quiet_looks()
+    return Completed(name=QUIET, message="The champion is the one that was announced last.")

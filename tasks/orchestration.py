@@ -3,7 +3,7 @@
 from typing import Any
 
 from prefect import Task, task
-from prefect.artifacts import create_markdown_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import flow_run
@@ -35,7 +35,10 @@ def stage_task(stage: str) -> Task[..., StageFacts]:
         tags=["gpu"] if stage in artifacts.TRAINED else [],
     )
     def run_stage(run: PipelineRun, *upstream: StageFacts) -> StageFacts:
-        return run.bring_up_to_date(stage)
+        facts = run.bring_up_to_date(stage)
+        if stage == "validate" and run.data is not None:
+            create_table_artifact(run.data.table(), key="validation", description=run.data.headline())
+        return facts
 
     return run_stage
 

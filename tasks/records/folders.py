@@ -7,10 +7,28 @@ the stage's key, and the pipeline remembers with which content a stage last ran.
 from pathlib import Path
 
 from rlcore.configs import StageConfig
+from rlcore.errors import ConfigError
 from tasks.records import artifacts
 
-SETTINGS = ("model_name", "source", "text_model")
+SETTINGS = ("model_name", "source", "text_model", "tokenizer")
 """Settings that may name a folder."""
+
+
+def check_source(source: str, root: Path) -> None:
+    """Let the folder of the data through: the stage demo_data writes it, or it is there.
+
+    Args:
+        source: the setting `validate.source`.
+        root: the checkout.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if Path(source) != artifacts.RAW and not (root / source).is_dir():
+        raise ConfigError(
+            f"found no folder {source} (validate.source). Put demonstrations.jsonl, preferences.jsonl and "
+            "prompts.jsonl there, or change validate.source."
+        )
 
 
 def named_folders(config: StageConfig, root: Path) -> dict[str, str]:

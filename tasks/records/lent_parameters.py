@@ -1,6 +1,7 @@
 """params.yaml, lent to runs with settings that are not to stay, and given back: at their end, or by the next run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,23 @@ def lend(root: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     """
     artifacts.write_text(root / COPY, _text(root / artifacts.PARAMS))
     artifacts.write_json(root / RUNS, runs)
+
+
+@contextmanager
+def lent(root: Path, runs: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """params.yaml is lent within the block, and given back at its end, however it comes.
+
+    Args:
+        root: the checkout.
+        runs: as of lend.
+    """
+    lend(root, runs)
+    try:
+        yield
+    finally:
+        # Where somebody changed the file, the next command says so: what ends here has other news.
+        with suppress(ConfigError):
+            give_back(root)
 
 
 def own_parameters(root: Path) -> Path:

@@ -184,15 +184,18 @@ class RunLog:
         """Log the data sets a stage read, with DVC's md5 as digest."""
         context = "evaluation" if facts.stage == "evaluate" else "training"
         data = {path: md5 for path, md5 in facts.deps.items() if Path(path).is_relative_to(artifacts.DATA)}
-        datasets = [
-            DatasetInput(
-                Dataset(name=path, digest=md5, source_type="local", source=json.dumps({"uri": path})),
-                tags=[InputTag("mlflow.data.context", context), InputTag("dvc.md5", md5)],
-            )
-            for path, md5 in data.items()
-        ]
-        if datasets:
-            self._client.log_inputs(self.run_id, datasets=datasets)
+        if data:
+            self._client.log_inputs(self.run_id, [_data_set(path, md5, context) for path, md5 in data.items()])
+
+    def data_set(self, path: Path, md5: str, profile: str) -> None:
+        """Log one data set that the run trains on.
+
+        Args:
+            path: relative to the checkout.
+            md5: DVC's, the digest.
+            profile: numbers about it, as JSON.
+        """
+        self._client.log_inputs(self.run_id, [_data_set(str(path), md5, "training", profile)])
 
     def file(self, path: Path, folder: str | None = None) -> None:
         """Keep a copy of a file or of a folder's content, where it exists."""
@@ -302,6 +305,10 @@ def versions() -> list[str]:
     return sorted(installed, key=str.lower)
 
 
+PIPELINE_RUN, COMPARISON = "unfinished", "unfinished-comparison"
+"""Kinds of what may not end well: names of their notes."""
+
+
 @dataclass(frozen=True)
 class Unfinished:
     """A pipeline run, or a comparison of several, that began and did not end well.
@@ -317,7 +324,7 @@ class Unfinished:
     settings: dict[str, Any]
 
 
-def unfinished(root: Path, kind: str = "unfinished") -> Unfinished | None:
+def unfinished(root: Path, kind: str = PIPELINE_RUN) -> Unfinished | None:
     """What of this checkout did not end well; None where there is nothing, or nothing that can be read.
 
     Args:
@@ -330,18 +337,25 @@ def unfinished(root: Path, kind: str = "unfinished") -> Unfinished | None:
         return None
 
 
-def remember_unfinished(root: Path, run: Unfinished, kind: str = "unfinished") -> None:
+def remember_unfinished(root: Path, run: Unfinished, kind: str = PIPELINE_RUN) -> None:
     """Note what starts, so that the next one takes it up if this one is interrupted."""
     artifacts.write_json(_note(root, kind), asdict(run))
 
 
-def forget_unfinished(root: Path, kind: str = "unfinished") -> None:
+def forget_unfinished(root: Path, kind: str = PIPELINE_RUN) -> None:
     """It is over."""
     _note(root, kind).unlink(missing_ok=True)
 
 
 def _note(root: Path, kind: str) -> Path:
     return root / artifacts.STATE / f"{kind}.json"
+
+
+def _data_set(path: str, md5: str, context: str, profile: str | None = None) -> DatasetInput:
+    return DatasetInput(
+        Dataset(name=path, digest=md5, source_type="local", source=json.dumps({"uri": path}), profile=profile),
+        tags=[InputTag("mlflow.data.context", context), InputTag("dvc.md5", md5)],
+    )
 
 
 def _provenance(root: Path) -> dict[str, str]:

@@ -7,26 +7,24 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.exit_codes import CONFIGURATION, DONE, FAILED, TRANSIENT
 from tasks.records import artifacts
 from tasks.records.cache import cache_with, cached, members
+from tasks.records.dvc_process import end_leftover, run_dvc
 from tasks.records.parameters import read_yaml
-from tasks.records.processes import end_remembered, remember_group, run_group
 from tasks.records.wording import first_line
 
 PUBLISHED = (str(artifacts.LOCK), str(artifacts.CHAMPION_NOTE), str(artifacts.PARAMS))
 """What a pipeline run changes in git's eyes."""
 
-_LEFTOVER = artifacts.STATE / "running-group.json"
 _LOG_LIMIT = 1 << 20
 _KILLED = (-9, 137)
 _MAY_PASS = re.compile(
@@ -34,6 +32,7 @@ _MAY_PASS = re.compile(
     flags=re.MULTILINE,
 )
 """What DVC prints where a repetition may do."""
+_MADE_BY_A_STAGE = re.compile(r"already specified in stage|overlap", flags=re.IGNORECASE)
 
 
 class StageFailed(RLCoreError):
@@ -97,11 +96,6 @@ def prepare(root: Path) -> None:
         artifacts.write_text(local, wanted)
 
 
-def end_leftover(root: Path) -> None:
-    """End the stage that a killed run left running; nothing where its run lives."""
-    end_remembered(root / _LEFTOVER)
-
-
 def reproduce(
     stage: str,
     *,
@@ -131,11 +125,34 @@ def reproduce(
     with log.open("ab") as output:
         output.write(f"\n== {time.strftime('%Y-%m-%d %H:%M:%S')} dvc {' '.join(arguments)}\n".encode())
         output.flush()
-        begin = output.tell()
-        status = _dvc(arguments, root, environment, output, while_running)
+        status, said = run_dvc(arguments, root, environment, output, while_running)
     if status != DONE:
-        said = log.read_bytes()[begin:].decode("utf-8", errors="replace")
         raise _failure(stage, said, _exit_note(root, stage))
+
+
+class Remote(NamedTuple):
+    """Where DVC copies to: its name and its address, a path or a URL."""
+
+    name: str
+    url: str
+
+
+def default_remote(root: Path) -> Remote | None:
+    """The remote that DVC takes where none is named; None where there is none.
+
+    Raises:
+        ConfigError: DVC does not take its settings.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(root)) as repo:
+            name = repo.config["core"].get("remote")
+            return Remote(name, str(repo.config["remote"].get(name, {}).get("url", ""))) if name else None
+    except DvcException as error:
+        reason = first_line(str(error))
+        raise ConfigError(f"DVC's settings: {reason}. Mend .dvc/config or .dvc/config.local.") from None
 
 
 def push(root: Path, *, environment: Mapping[str, str], while_running: Callable[[], None] = lambda: None) -> bool:
@@ -154,14 +171,14 @@ def push(root: Path, *, environment: Mapping[str, str], while_running: Callable[
     Raises:
         Transient: the remote did not take it.
     """
-    if not _has_default_remote(root):
+    if default_remote(root) is None:
         return False
     log = root / artifacts.log_file("push")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
-        status = _dvc(["push", "--run-cache"], root, environment, output, while_running)
+        status, said = run_dvc(["push", "--run-cache"], root, environment, output, while_running)
     if status != DONE:
-        errors = re.findall(r"^ERROR: (.*)", log.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE)
+        errors = re.findall(r"^ERROR: (.*)", said, flags=re.MULTILINE)
         raise Transient(f"{errors[0] if errors else f'exit status {status}'}. More in {artifacts.log_file('push')}.")
     return True
 
@@ -256,17 +273,17 @@ def keep(path: Path, md5: str, root: Path) -> None:
         if f"md5: {md5}\n" in before:
             return
         note.unlink()
-    said = subprocess.run(
-        [sys.executable, "-m", "dvc", "add", "--quiet", str(path)],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if said.returncode != DONE:
+    log = root / artifacts.log_file("add")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        status, said = run_dvc(["add", str(path)], root, os.environ, output)
+    if status != DONE:
         if before is not None:
             artifacts.write_text(note, before)
-        raise Transient(f"dvc add {path}: {first_line(said.stderr)}")
+        reason = next(iter(re.findall(r"^ERROR: (.*)", said, flags=re.MULTILINE)), first_line(said)).rstrip(".")
+        if _MADE_BY_A_STAGE.search(said):
+            raise ConfigError(f"{path} is made by a stage, and kept with it: {reason}. Choose another folder.")
+        raise Transient(f"dvc add {path}: {reason}")
 
 
 def uncommitted(root: Path, names: Sequence[str] = PUBLISHED) -> list[str]:
@@ -311,33 +328,6 @@ def _check_lock(path: Path) -> None:
         raise ConfigError(f"{artifacts.LOCK}: {fault}. Restore it with `git checkout {artifacts.LOCK}`, or delete it.")
 
 
-def _dvc(
-    arguments: Sequence[str],
-    root: Path,
-    environment: Mapping[str, str],
-    output: IO[bytes],
-    while_running: Callable[[], None],
-) -> int:
-    """Run DVC in a process group that the next run ends if this process is killed outright; its exit status."""
-    try:
-        return run_group(
-            [sys.executable, "-m", "dvc", *arguments],
-            cwd=root,
-            environment=_environment(environment),
-            output=output,
-            on_start=lambda group: remember_group(root / _LEFTOVER, group),
-            while_running=while_running,
-        )
-    finally:
-        (root / _LEFTOVER).unlink(missing_ok=True)
-
-
-def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`cmd: python ...` in `dvc.yaml` must find the interpreter that runs the pipeline."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    return {**environment, "PATH": path, "PYTHONUNBUFFERED": "1"}
-
-
 def _exit_note(root: Path, stage: str) -> dict[str, Any] | None:
     path = root / artifacts.exit_file(stage)
     return dict(artifacts.read_json(path)) if path.exists() else None
@@ -360,13 +350,6 @@ def _failure(stage: str, said: str, note: Mapping[str, Any] | None) -> StageFail
         return Transient(f"{stage}: its process was killed, perhaps for want of memory. See {log}.")
     last = next((line for line in reversed(said.splitlines()) if re.match(r"\w*(Error|Exception)\b", line)), "")
     return StageFailed(f"{stage}: could not start. {last} The stack trace is in {log}.".replace("  ", " "))
-
-
-def _has_default_remote(root: Path) -> bool:
-    from dvc.repo import Repo
-
-    with Repo(str(root)) as repo:
-        return bool(repo.config["core"].get("remote"))
 
 
 def _remove(path: Path) -> None:

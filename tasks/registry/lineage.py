@@ -20,8 +20,7 @@ from tasks.registry.store import (
     GATE_TAG,
     MEASURED_AGAINST_TAG,
     POLICY_MODEL,
-    REWARD_MODEL,
-    SFT_MODEL,
+    STAGES,
     find_version,
     numbered,
 )
@@ -101,7 +100,7 @@ def _settings(client: MlflowClient, version: ModelVersion) -> dict[str, str]:
         return {}
     if "algorithm" not in params:
         return dict(sorted(params.items()))
-    section = {SFT_MODEL: "sft", REWARD_MODEL: "reward"}.get(version.name, params["algorithm"])
+    section = _section(version.name, params["algorithm"])
     own = {name.removeprefix(f"{section}."): value for name, value in params.items() if name.startswith(f"{section}.")}
     shared = {name: value for name, value in params.items() if name in ("algorithm", "seed", "reward_function")}
     return {**shared, **dict(sorted(own.items()))}
@@ -127,10 +126,15 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _unlike_defaults(found: Mapping[str, Any]) -> list[str]:
     settings = found["settings"]
-    section = {SFT_MODEL: "sft", REWARD_MODEL: "reward"}.get(found["model"], settings.get("algorithm", "ppo"))
+    section = _section(found["model"], settings.get("algorithm", "ppo"))
     fields = {name: field for name, field in SECTIONS[section].model_fields.items() if not field.is_required()}
     defaults = flatten({name: _plain(field.get_default(call_default_factory=True)) for name, field in fields.items()})
     return [f"{name} {value}" for name, value in settings.items() if defaults.get(name) != value]
+
+
+def _section(model: str, algorithm: str) -> str:
+    """The section of params.yaml that a model is trained with."""
+    return algorithm if model == POLICY_MODEL else STAGES[model]
 
 
 def _plain(value: Any) -> Any:

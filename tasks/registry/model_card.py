@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tasks.gate import GateReport
+from tasks.gate import WIN_RATE, GateReport
+from tasks.records.artifacts import DATA_REPORT_PAGE
 
 DESCRIPTION_LIMIT = 5000
 """Longest description that every registry takes, in characters."""
@@ -39,7 +40,8 @@ def model_card(
         curves: where MLflow shows the run.
     """
     lines = [
-        f"Policy trained with {origin}. [Curves and figures of its run]({curves}).",
+        f"Policy trained with {origin}. [Curves and figures of its run]({curves}), "
+        f"[report on its data]({curves}/artifacts/{DATA_REPORT_PAGE}).",
         "",
         *_numbers_table(metrics),
         "",
@@ -53,6 +55,8 @@ def model_card(
             for reason in gate.reasons
         ),
         "",
+        *(f"- {advice}" for advice in gate.advice),
+        *([""] if gate.advice else []),
         *parents_and_data(parents, data),
         "",
         "**Answers to held-out prompts**",
@@ -105,7 +109,7 @@ def _numbers_table(metrics: Mapping[str, float]) -> Iterator[str]:
         values = [metrics.get(f"{measure}/{model}") for model in models]
         if any(value is not None for value in values):
             yield f"| {measure} | {' | '.join('' if value is None else f'{value:z.3f}' for value in values)} |"
-    for measure in ("kl/ref_sequence_mean", "reward_model/accuracy"):
+    for measure in (WIN_RATE, "kl/ref_sequence_mean", "reward_model/accuracy"):
         if f"{measure}_low" in metrics:
             low, high = metrics[f"{measure}_low"], metrics[f"{measure}_high"]
             yield f"\n{measure}: {metrics[measure]:z.3f}, 95 % interval {low:z.3f} to {high:z.3f}"

@@ -109,7 +109,7 @@ def audit(client: MlflowClient, root: Path) -> Move:
         version = store.champion(client)
         if store.number_of(version) == last.version:
             return last
-        move = _interrupted(version, last)
+        move = _interrupted(client, version, last, root)
         if move is None:
             move = _unknown(client, version, last, root)
             if version is not None:
@@ -162,25 +162,35 @@ def _audit_tags(move: Move) -> dict[str, str]:
     }
 
 
-def _interrupted(version: ModelVersion | None, last: Move) -> Move | None:
-    """The move of a command that was killed between alias and note: the tags of the version tell of it."""
-    if version is None or version.tags.get(SEEN_TAG, "") <= last.seen_at:
+def _interrupted(client: MlflowClient, version: ModelVersion | None, last: Move, root: Path) -> Move | None:
+    """The move of a command that was killed between alias and whole note: the tags of the version tell of it."""
+    # Its time is that of the note where the kill came just before the note's last tag.
+    if version is None or SEEN_TAG not in version.tags or version.tags[SEEN_TAG] < last.seen_at:
         return None
-    tags = version.tags
-    faults = "" if tags.get(VERIFIED_TAG) == "true" else _refusals(version) or "not verified"
-    return Move(str(version.version), last.version, tags.get(ACTOR_TAG, UNKNOWN_ACTOR), tags[SEEN_TAG], faults)
+    faults = _joined(_refusals(version), _damage(client, version, root))
+    actor = version.tags.get(ACTOR_TAG, UNKNOWN_ACTOR)
+    return Move(str(version.version), last.version, actor, version.tags[SEEN_TAG], faults)
 
 
 def _unknown(client: MlflowClient, version: ModelVersion | None, last: Move, root: Path) -> Move:
     """A move that nobody recorded."""
     if version is None:
         return Move(None, last.version, UNKNOWN_ACTOR, store.now(), f"the alias {CHAMPION} was taken away")
-    faults = [_faults_of_verdict(version, last.version)]
+    faults = _joined(_faults_of_verdict(version, last.version), _damage(client, version, root))
+    return Move(str(version.version), last.version, UNKNOWN_ACTOR, store.now(), faults)
+
+
+def _damage(client: MlflowClient, version: ModelVersion, root: Path) -> str:
+    """What is wrong with the checkpoint of a version; empty where it is the one that was measured."""
     try:
         verify_checkpoint(client, version, root)
     except RLCoreError as error:
-        faults.append(str(error))
-    return Move(str(version.version), last.version, UNKNOWN_ACTOR, store.now(), "; ".join(filter(None, faults)))
+        return str(error)
+    return ""
+
+
+def _joined(*faults: str) -> str:
+    return "; ".join(filter(None, faults))
 
 
 def _actor() -> str:

@@ -17,9 +17,7 @@ from tasks.records.artifacts import (
     PARAMS,
     PIPELINE,
     POLICY_DIR,
-    REWARD_DIR,
     SAMPLES,
-    SFT_DIR,
     find_root,
     read_json,
     read_rows,
@@ -34,11 +32,8 @@ from tasks.registry.store import CHECKPOINT_TAG, MEASURED_AGAINST_TAG, POLICY_MO
 from tasks.serving.packaging import log_copy, log_pointer, size_of, verify
 
 COMMIT_TAG, UNCOMMITTED_TAG, RUN_TAG, FLOW_RUN_TAG = "git.commit", "git.uncommitted", "run_id", "flow_run_id"
-PARENTS = {
-    "sft": (SFT_MODEL, SFT_DIR, "Model after supervised training, where policies start"),
-    "reward": (REWARD_MODEL, REWARD_DIR, "Reward model"),
-}
-"""Stage → registered model, its folder, and what it is: what policies are made of, in the order of training."""
+PARENTS = {SFT_MODEL: "Model after supervised training, where policies start", REWARD_MODEL: "Reward model"}
+"""Registered model → what it is: what policies are made of, in the order of training."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +89,10 @@ def register(
     verify(root / POLICY_DIR, md5)
     origin_tags = {KEY_TAG: key, **({FLOW_RUN_TAG: flow_run_id} if flow_run_id else {}), **_code(facts, root)}
     backup = {PUSHED_TAG: str(pushed).lower()}
-    starts = {"sft": _start(client, facts, root)}
-    for stage in PARENTS:
-        if stage in facts:
-            _register_parent(client, stage, facts, run_id, key, origin_tags | backup | starts.get(stage, {}))
+    starts = {SFT_MODEL: _start(client, facts, root)}
+    for model in PARENTS:
+        if store.STAGES[model] in facts:
+            _register_parent(client, model, facts, run_id, key, origin_tags | backup | starts.get(model, {}))
     version = store.with_tags(client, POLICY_MODEL, {CHECKPOINT_TAG: md5})
     created = version is None
     reigning = store.champion(client)
@@ -146,10 +141,10 @@ def _create_policy(
 
 
 def _register_parent(
-    client: MlflowClient, stage: str, facts: Mapping[str, StageFacts], run_id: str, key: str, tags: dict[str, str]
+    client: MlflowClient, model: str, facts: Mapping[str, StageFacts], run_id: str, key: str, tags: dict[str, str]
 ) -> None:
-    """Make the model of a stage a version, as a pointer to DVC, unless its checkpoint is one already."""
-    model, folder, what = PARENTS[stage]
+    """Make what a policy is made of a version, as a pointer to DVC, unless its checkpoint is one already."""
+    stage, folder = store.STAGES[model], store.FOLDERS[model]
     made = {md5_tag(folder): facts[stage].outs[str(folder)]}
     if store.with_tags(client, model, made) is not None:
         return
@@ -159,7 +154,7 @@ def _register_parent(
     data = _data_tags([facts[stage]])
     tags = {**tags, RUN_TAG: run_id, **data, **made, **_parent_tags(parents)}
     model_id = log_pointer(client, stage, run_id, tags)
-    card = parent_card(what, parents=parents, data=_data_of([facts[stage]]), curves=_page(client, run_id))
+    card = parent_card(PARENTS[model], parents=parents, data=_data_of([facts[stage]]), curves=_page(client, run_id))
     client.create_model_version(
         model, source=f"models:/{model_id}", run_id=run_id, tags=tags, description=card, model_id=model_id
     )
@@ -209,11 +204,12 @@ def _evaluation(client: MlflowClient, facts: Mapping[str, StageFacts]) -> dict[s
 def _parents(client: MlflowClient, deps: Mapping[str, str]) -> dict[str, str]:
     """Role → `<model>/<version>` of the models that a stage read."""
     parents = {}
-    for role, (model, folder, _) in PARENTS.items():
+    for model in PARENTS:
+        folder = store.FOLDERS[model]
         if md5 := deps.get(str(folder)):
             version = store.with_tags(client, model, {md5_tag(folder): md5})
             if version is not None:
-                parents[role] = f"{model}/{version.version}"
+                parents[store.STAGES[model]] = f"{model}/{version.version}"
     return parents
 
 

@@ -14,18 +14,18 @@ from mlflow.exceptions import MlflowException
 
 from rlcore.errors import ConfigError, DataError
 from tasks.records import artifacts, versioning
-from tasks.records.artifacts import CHAMPION_DIR, DATA, PARAMS, POLICY_DIR, REWARD_DIR, SFT_DIR
+from tasks.records.artifacts import CHAMPION_DIR, DATA, PARAMS
 from tasks.records.clone import clone_at, environment_of
 from tasks.records.folders import SETTINGS
 from tasks.records.parameters import read_yaml
+from tasks.records.processes import held
 from tasks.records.tracking import SHOWN_VERSIONS, md5_tag
 from tasks.records.wording import first_line
 from tasks.registry.registration import COMMIT_TAG, UNCOMMITTED_TAG
-from tasks.registry.store import CHECKPOINT_TAG, POLICY_MODEL, checkpoint_md5, find_version
+from tasks.registry.store import FOLDERS, POLICY_MODEL, checkpoint_md5, find_version
 
 STAGES = ("validate", "sft", "reward", "policy")
 """What makes a policy of raw data."""
-COMPARED = {"sft": SFT_DIR, "reward": REWARD_DIR, "policy": POLICY_DIR}
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Reproduction:
 def reproduce(client: MlflowClient, root: Path, name: str, say: Callable[[str], None]) -> Reproduction:
     """Train a version again in a clone of the repository, with an empty DVC cache, and compare the checkpoints.
 
+    The clone has the version's number; whoever repeats the same version meanwhile waits.
+
     Args:
         client: of the registry.
         root: the checkout; its DVC cache gives the data.
@@ -78,22 +80,27 @@ def reproduce(client: MlflowClient, root: Path, name: str, say: Callable[[str], 
     commit = _commit(version)
     folder = root / artifacts.STATE / "reproductions" / str(version.version)
     settings = _settings_file(client, version)
-    versioning.end_leftover(folder)
-    clone_at(commit, root, folder)
-    artifacts.write_text(folder / PARAMS, settings)
-    _place_inputs(version.tags, read_yaml(folder / PARAMS), root, folder)
+    with held(folder.with_name(f"{folder.name}.lock"), lambda owner: say(f"waiting for {owner}")):
+        versioning.end_leftover(folder)
+        clone_at(commit, root, folder)
+        artifacts.write_text(folder / PARAMS, settings)
+        _place_inputs(version.tags, read_yaml(folder / PARAMS), root, folder)
+        _train(commit, folder, say)
+        found = {model: artifacts.content_md5(folder / path) for model, path in FOLDERS.items()}
+        same = found[POLICY_MODEL] == expected
+        hints = () if same else tuple(_hints(client, version, found))
+        if same:
+            shutil.rmtree(folder)
+    return Reproduction(str(version.version), same, found[POLICY_MODEL], expected, hints, folder)
+
+
+def _train(commit: str, folder: Path, say: Callable[[str], None]) -> None:
     for stage in STAGES:
         say(f"{stage}, at commit {commit[:12]}")
         try:
             versioning.reproduce(stage, root=folder, environment=environment_of(folder))
         except versioning.StageFailed as error:
             raise versioning.StageFailed(f"{error} The repetition lies in {folder}.", error.exit_code) from None
-    found = {stage: artifacts.content_md5(folder / path) for stage, path in COMPARED.items()}
-    same = found["policy"] == expected
-    hints = () if same else tuple(_hints(client, version, found))
-    if same:
-        shutil.rmtree(folder)
-    return Reproduction(str(version.version), same, found["policy"], expected, hints, folder)
 
 
 def _commit(version: ModelVersion) -> str:
@@ -148,10 +155,10 @@ def _md5_of(path: Path, tags: Mapping[str, str]) -> str:
 def _hints(client: MlflowClient, version: ModelVersion, found: Mapping[str, str]) -> list[str]:
     """Where the two trainings part, and which packages are not those of the run."""
     hints = []
-    for stage, path in COMPARED.items():
-        before = version.tags.get(CHECKPOINT_TAG if stage == "policy" else md5_tag(path))
-        if before is not None and before != found[stage]:
-            hints.append(f"The first that differs is {path}: {found[stage]}, expected {before}.")
+    for model, path in FOLDERS.items():
+        before = version.tags.get(md5_tag(path))
+        if before is not None and before != found[model]:
+            hints.append(f"The first that differs is {path}: {found[model]}, expected {before}.")
             break
     tags = client.get_run(str(version.run_id)).data.tags
     for name in SHOWN_VERSIONS:

@@ -22,7 +22,9 @@ from tasks.records.processes import held
 from tasks.records.tracking import md5_tag
 
 SFT_MODEL, REWARD_MODEL, POLICY_MODEL = "rlhf-sft", "rlhf-reward", "rlhf-policy"
-FOLDERS = {POLICY_MODEL: POLICY_DIR, REWARD_MODEL: REWARD_DIR, SFT_MODEL: SFT_DIR}
+STAGES = {SFT_MODEL: "sft", REWARD_MODEL: "reward", POLICY_MODEL: "policy"}
+"""Registered model → the stage that trains it, in the order of training."""
+FOLDERS = {SFT_MODEL: SFT_DIR, REWARD_MODEL: REWARD_DIR, POLICY_MODEL: POLICY_DIR}
 """Registered model → where the checkpoint lies that becomes its next version."""
 CHAMPION, CHALLENGER = "champion", "challenger"
 GATE_TAG = "gate.passed"
@@ -209,13 +211,13 @@ def drop_tags(client: MlflowClient, version: ModelVersion, names: set[str]) -> N
 
 
 def note(client: MlflowClient, move: Move) -> None:
-    """Note the last move of the champion; its time comes last and makes the note whole."""
+    """Note the last move of the champion; its version comes last and makes the note whole."""
     tags = {
-        LAST_TAG: move.version or NONE,
         PREVIOUS_TAG: move.previous or NONE,
         ACTOR_TAG: move.actor,
         FAULTS_TAG: move.faults[:TEXT_LIMIT],
         SEEN_TAG: move.seen_at,
+        LAST_TAG: move.version or NONE,
     }
     for name, value in tags.items():
         client.set_registered_model_tag(POLICY_MODEL, name, value)

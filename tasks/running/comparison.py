@@ -1,33 +1,29 @@
 """A comparison of algorithms: the same pipeline run once for each arm and seed, nothing registered, one table."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from prefect.artifacts import create_markdown_artifact
-from prefect.runtime import flow_run
 
-from rlcore.errors import ConfigError
 from tasks.gate import GateReport
-from tasks.records import artifacts, tracking
-from tasks.records.lent_parameters import give_back, lend, restore
+from tasks.records import artifacts
+from tasks.records.lent_parameters import lent, restore
 from tasks.records.parameters import Resolution, check_seeds, resolve
 from tasks.records.stage import STAGE_SECONDS
 from tasks.records.trace import last_values
-from tasks.records.tracking import RunLog, Tracker, Unfinished
+from tasks.records.tracking import COMPARISON, RunLog, Tracker, forget_unfinished
 from tasks.records.versioning import StageFacts
 from tasks.running.comparison_table import Arm, Line, Measured, arms_of, markdown, table_of
-from tasks.running.opening import held_checkout, opened_run
+from tasks.running.opening import held_checkout, opened_run, take_up
 from tasks.running.pipeline_run import PipelineRun
 from tasks.running.progress import Checklist
 
 SHARED = artifacts.STAGES[: artifacts.STAGES.index("policy")]
 """Stages that know nothing of the algorithm: once for each seed."""
 
-KIND = "unfinished-comparison"
 RUN_NAME = "compare"
 """Of the comparison in MLflow."""
 KEY_TAG = "compare.key"
@@ -164,23 +160,9 @@ def comparison(seeds: Sequence[int] | None, params_file: str | None, sets: Seque
             for seed in chosen
             for arm in arms
         ]
-        lend(root, runs)
-        try:
-            key = _take_over(root, {"runs": runs})
+        with lent(root, runs):
+            key = take_up(root, {"runs": runs}, COMPARISON)
             yield Comparison(
                 root, checklist, arms, chosen, params_file=overrides, sets=sets, resolution=resolution, key=key
             )
-            tracking.forget_unfinished(root, KIND)
-        finally:
-            # Where somebody changed the file, the next command says so: what ends here has other news.
-            with suppress(ConfigError):
-                give_back(root)
-
-
-def _take_over(root: Path, settings: dict[str, Any]) -> str:
-    """The key of the comparison that begins: that of an interrupted one which asked for the same, or a new one."""
-    earlier = tracking.unfinished(root, KIND)
-    this_run = str(flow_run.get_id() or uuid4())
-    key = earlier.key if earlier is not None and earlier.settings == settings else this_run
-    tracking.remember_unfinished(root, Unfinished(key, this_run, settings), KIND)
-    return key
+            forget_unfinished(root, COMPARISON)

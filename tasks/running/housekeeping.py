@@ -183,8 +183,9 @@ def _reigning(client: MlflowClient) -> Iterator[ModelVersion]:
         for model in sorted({name for name, _ in known})
         for number in client.get_registered_model(model).aliases.values()
     ]
-    if (previous := store.last_move(client).previous) is not None:
-        waiting.append((store.POLICY_MODEL, previous))
+    # Where the champion was set in MLflow and nobody looked yet, the noted one is the champion before it.
+    last = store.last_move(client)
+    waiting += [(store.POLICY_MODEL, number) for number in (last.version, last.previous) if number is not None]
     seen = set()
     while waiting:
         key = waiting.pop()

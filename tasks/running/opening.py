@@ -16,10 +16,12 @@ from prefect.states import Crashed
 
 from rlcore.errors import ConfigError
 from tasks.records import artifacts, environment, tracking, versioning
+from tasks.records.folders import check_source
 from tasks.records.lent_parameters import give_back
 from tasks.records.parameters import Resolution, resolve, write_parameters
 from tasks.records.processes import held
-from tasks.records.tracking import Tracker, Unfinished, ending, recording
+from tasks.records.remote import check_remote
+from tasks.records.tracking import COMPARISON, PIPELINE_RUN, Tracker, Unfinished, ending, recording
 from tasks.registry.store import champion_md5
 from tasks.running.pipeline_run import RUN_NAME, PipelineRun
 from tasks.running.progress import Checklist, watcher
@@ -56,6 +58,7 @@ def held_checkout() -> Iterator[tuple[Path, Checklist]]:
     with held(root / artifacts.RUN_LOCK, lambda owner: checklist.note(f"waiting for {owner}")), recording():
         versioning.prepare(root)
         give_back(root)
+        _mark_crashed(root)
         yield root, checklist
 
 
@@ -78,10 +81,18 @@ def opened_run(
         force: stages to run although nothing changed.
         key: of the runs in MLflow; None takes up an interrupted run with the same parameters, or begins a new one.
         name: of the parent run in MLflow.
+
+    Raises:
+        ConfigError: the folder with the data is not there.
     """
+    check_source(resolution.parameters.validate.source, root)
+    # A run with a key is one of a comparison, which registers nothing.
+    if key is None:
+        check_remote(root, checklist.note)
     write_parameters(root / artifacts.PARAMS, resolution.changes)
     tracker = Tracker(root)
-    key = _take_over(root, tracker, resolution.values, key, anew=bool(force))
+    tracker.sweep()
+    key = take_up(root, resolution.values, key=key, anew=bool(force))
     versioning.place_champion(champion_md5(tracker.client), root)
     for stage in force:
         versioning.restart(stage, root)
@@ -98,33 +109,38 @@ def opened_run(
     tracking.forget_unfinished(root)
 
 
-def _take_over(root: Path, tracker: Tracker, settings: dict[str, Any], key: str | None, *, anew: bool) -> str:
-    """End what a killed pipeline run left open; the key of the run that begins.
+def take_up(
+    root: Path, settings: dict[str, Any], kind: str = PIPELINE_RUN, *, key: str | None = None, anew: bool = False
+) -> str:
+    """Note what begins; its key: that of an interrupted one which asked for the same, or a new one.
 
     Args:
         root: the checkout.
-        tracker: of its runs.
-        settings: of the run that begins. An interrupted run with the same ones goes on under its key.
-        key: of the run that begins, where it is known.
-        anew: begin under a new key all the same.
+        settings: what it is asked for.
+        kind: PIPELINE_RUN or COMPARISON.
+        key: where it is known.
+        anew: begin under a new key although an interrupted one asked for the same.
     """
     this_run = str(flow_run.get_id() or uuid4())
-    earlier = tracking.unfinished(root)
-    tracker.sweep()
-    if earlier is not None and earlier.flow_run_id != this_run:
-        _mark_crashed(earlier.flow_run_id)
+    earlier = tracking.unfinished(root, kind)
     if key is None:
         key = earlier.key if earlier is not None and earlier.settings == settings and not anew else this_run
-    tracking.remember_unfinished(root, Unfinished(key, this_run, settings))
+    tracking.remember_unfinished(root, Unfinished(key, this_run, settings), kind)
     return key
 
 
-def _mark_crashed(flow_run_id: str) -> None:
-    """A flow that was killed outright still counts as running in Prefect."""
+def _mark_crashed(root: Path) -> None:
+    """A flow of this checkout that was killed outright still counts as running in Prefect."""
+    noted = {note.flow_run_id for kind in (PIPELINE_RUN, COMPARISON) if (note := tracking.unfinished(root, kind))}
+    for flow_run_id in noted - {flow_run.get_id()}:
+        _mark_run_crashed(UUID(flow_run_id))
+
+
+def _mark_run_crashed(flow_run_id: UUID) -> None:
     state: State[Any] = Crashed(message="Its process was killed.")
     with get_client(sync_client=True) as client:
         try:
-            earlier = client.read_flow_run(UUID(flow_run_id))
+            earlier = client.read_flow_run(flow_run_id)
         except ObjectNotFound:
             return
         if earlier.state is not None and not earlier.state.is_final():

@@ -13,6 +13,7 @@ from rlcore.exit_codes import CONFIGURATION, exit_code_of
 from tasks.gate import GateReport, decide
 from tasks.records import artifacts, folders, versioning
 from tasks.records.parameters import Resolution
+from tasks.records.publication import commit, published
 from tasks.records.remote import PUSHED_TAG, push_all
 from tasks.records.stage import drop_states, stage_key
 from tasks.records.trace import last_values
@@ -20,6 +21,8 @@ from tasks.records.tracking import RunLog, Tracker, ending, md5_tag
 from tasks.records.versioning import StageFacts
 from tasks.registry.registration import Registered
 from tasks.registry.registration import register as register_version
+from tasks.running import data_report
+from tasks.running.data_report import DataReport
 from tasks.running.following import StageFollower
 from tasks.running.practices import PracticeChecks
 from tasks.running.progress import Checklist
@@ -29,9 +32,6 @@ from tasks.service.servers import check_needed
 RUN_NAME = "rlhf-pipeline"
 """Of a pipeline run in MLflow."""
 
-REPORTS = {"validate": artifacts.VALIDATION, "evaluate": artifacts.EVALUATE}
-"""What a stage reports beside its trace."""
-
 
 class PipelineRun:
     """One run of the pipeline: its parameters, its record in MLflow, and who watches it.
@@ -40,6 +40,7 @@ class PipelineRun:
 
     Attributes:
         facts: of the stages that are up to date.
+        data: what the validation found, once that stage is up to date.
         known: of stages that an earlier run brought up to date and that nothing changed since; DVC is not asked again.
         forced: stages to run although nothing changed.
     """
@@ -55,6 +56,7 @@ class PipelineRun:
         self.watcher = watcher
         self.forced: frozenset[str] = frozenset()
         self.facts: dict[str, StageFacts] = {}
+        self.data: DataReport | None = None
         self.known: Mapping[str, StageFacts] = {}
         self.started = time.time()
         self.log = tracker.open_run(key, name)
@@ -114,6 +116,9 @@ class PipelineRun:
                 pushed=pushed,
                 flow_run_id=flow_run_id,
             )
+        if self.parameters.register.commit:
+            names = published(self.root, self.parameters.validate.source)
+            commit(self.root, names, f"{version}, run {self.key}", self.watcher.note)
         self.watcher.finish("register", "done", str(version))
         return version
 
@@ -133,11 +138,13 @@ class PipelineRun:
                 "passed": report.passed,
                 "reasons": [str(reason) for reason in report.reasons],
                 "refusals": [str(reason) for reason in report.refusals],
+                "advice": list(report.advice),
             },
             "version": str(version),
             "challenger": version.challenger,
             "changed_parameters": list(self.changes),
             "practices": [str(finding) for finding in self.practices.found],
+            "data_alarm": None if self.data is None else self.data.alarm(),
             "mlflow": {
                 "uri": self.tracker.uri,
                 "run_id": self.log.run_id,
@@ -156,13 +163,18 @@ class PipelineRun:
                 check()
                 follower.look()
 
-            versioning.reproduce(
-                stage,
-                root=self.root,
-                environment={**os.environ, **visible},
-                force=stage in self.forced or folders.have_changed(stage, used, self.root),
-                while_running=look,
-            )
+            try:
+                versioning.reproduce(
+                    stage,
+                    root=self.root,
+                    environment={**os.environ, **visible},
+                    force=stage in self.forced or folders.have_changed(stage, used, self.root),
+                    while_running=look,
+                )
+            except versioning.StageFailed:
+                if stage == "validate":
+                    data_report.keep_refused(self.log, self.root)
+                raise
         # What was forced is done: a retry after a later fault must not train again.
         self.forced -= {stage}
         folders.remember(stage, used, self.root)
@@ -184,8 +196,12 @@ class PipelineRun:
         log.file(trace)
         if stage in artifacts.SAMPLES:
             log.table(artifacts.read_rows(self.root / artifacts.SAMPLES[stage]), "samples.json")
-        if stage in REPORTS:
-            log.file(self.root / REPORTS[stage])
+        if stage == "validate":
+            self.data = data_report.record(self.log, facts, self.tracker.client, self.root)
+            if alarm := self.data.alarm():
+                self.watcher.note(alarm)
+        if stage == "evaluate":
+            log.file(self.root / artifacts.EVALUATE)
         return replace(facts, metrics=last_values(rows))
 
     @contextmanager

@@ -161,9 +161,9 @@ class _Planner:
         return tuple(f"{stage} runs before it" for stage in waiting)
 
     def _done(self, name: str, locked: Execution | None, matching: Sequence[Execution]) -> StagePlan:
-        """A stage that need not run: its outputs are there, or the cache has them."""
+        """A stage that need not run: its outputs are there as it made them, or the cache has them."""
         whole = [each for each in matching if all(is_whole(self.cache, md5) for md5 in each.outs.values())]
-        if matching[0] is locked and all((self.root / path).exists() for path in locked.outs):
+        if matching[0] is locked and all(self._lies_at(path, md5) for path, md5 in locked.outs.items()):
             self._leave(name, locked.outs)
             return StagePlan(name, "up to date", ())
         if not whole:
@@ -173,6 +173,10 @@ class _Planner:
             return self._estimate(name, None, (reason,), matching)
         self._leave(name, whole[0].outs)
         return StagePlan(name, "from the cache", (), disk_bytes=sum(whole[0].sizes.values()))
+
+    def _lies_at(self, path: str, md5: str) -> bool:
+        """Whether an output is in the workspace, and still what the stage made."""
+        return (self.root / path).exists() and artifacts.content_md5(self.root / path) == md5
 
     def _leave(self, name: str, outs: Mapping[str, str | None]) -> None:
         self._made |= {Path(path): md5 for path, md5 in outs.items()}

@@ -14,6 +14,7 @@ MEASURES = (
     "gold/policy",
     "number_right/sft",
     "number_right/policy",
+    "win/rate_over_champion",
     "reward/score_mean",
     "kl/ref_sequence_mean",
     "reward_model/accuracy",
@@ -35,7 +36,7 @@ SHOWN_CHANGES = 3
 
 
 def sections(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Question and answer, four times; five where a practice was not followed.
+    """Question and answer, four times; five where a practice was not followed, or the data are not what they were.
 
     Args:
         summary: what the flow returned, with `uncommitted` where git was asked.
@@ -44,7 +45,7 @@ def sections(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("What happened", _happened(summary)),
         ("Was it good", _good(summary)),
         ("Where to look", _where(summary)),
-        *([("What to watch", "\n".join(warnings))] if (warnings := summary["practices"]) else []),
+        *([("What to watch", "\n".join(warnings))] if (warnings := _warnings(summary)) else []),
         ("What next", _next(summary)),
     ]
 
@@ -85,6 +86,11 @@ def comparison_text(summary: Mapping[str, Any]) -> str:
             "What next: `rlhf pipeline run` takes what params.yaml asks for from the cache, and registers it",
         ]
     )
+
+
+def _warnings(summary: Mapping[str, Any]) -> list[str]:
+    alarm = summary.get("data_alarm")
+    return [*summary["practices"], *([alarm] if alarm else [])]
 
 
 def _happened(summary: Mapping[str, Any]) -> str:
@@ -136,7 +142,7 @@ def _where(summary: Mapping[str, Any]) -> str:
         [
             f"MLflow run {summary['mlflow']['run_id']} (`make ui`, then {summary['mlflow']['page']})",
             f"figures: {artifacts.FIGURES}/    numbers: {artifacts.EVALUATE}",
-            f"answers before and after: {artifacts.SAMPLES['evaluate']}",
+            f"answers before and after: {artifacts.SAMPLES['evaluate']}    data: {artifacts.VALIDATION_PAGE}",
             f"registry: {summary['version']}    logs of the stages: {artifacts.LOGS}/",
         ]
     )
@@ -145,7 +151,8 @@ def _where(summary: Mapping[str, Any]) -> str:
 def _next(summary: Mapping[str, Any]) -> str:
     lines = []
     if not summary["gate"]["passed"]:
-        lines.append("nothing was promoted: look at the figures, change a setting or the data, and run again")
+        lines.append("nothing was promoted: change a setting or the data, and run again")
+        lines += summary["gate"]["advice"]
     if changed := summary.get("uncommitted"):
         lines.append(f"git add {' '.join(changed)} && git commit    keeps which data and models belong to this code")
     lines.append("make ui    shows runs, traces and the registry")

@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 
 from rlcore.errors import ConfigError, DataError
 from tasks.records import artifacts
-from tasks.records.lent_parameters import give_back, lend
+from tasks.records.lent_parameters import lent
 from tasks.records.parameters import Resolution, resolve, write_parameters
 from tasks.records.tracking import Tracker, md5_tag
 from tasks.registry.store import POLICY_MODEL, champion, with_tags
@@ -62,7 +62,7 @@ def retraining_run(
             return
         if start == "champion":
             resolution = _from_champion(client, root, resolution)
-            stack.callback(give_back, root)
+            stack.enter_context(lent(root, [resolution.values]))
         yield Retraining(stack.enter_context(opened_run(root, checklist, resolution, name=RUN_NAME)))
 
 
@@ -82,10 +82,8 @@ def _nothing_new(client: MlflowClient, root: Path, resolution: Resolution) -> st
 
 
 def _from_champion(client: MlflowClient, root: Path, resolution: Resolution) -> Resolution:
-    """The same settings with the champion as start model, in a params.yaml that is lent until the end of the run."""
+    """The same settings with the champion as start model; params.yaml holds those of the caller."""
     if champion(client) is None:
         raise ConfigError("start: found champion, but there is none. Promote a version, or start from base.")
     write_parameters(root / artifacts.PARAMS, resolution.changes)
-    wanted = resolve(root / artifacts.PARAMS, sets=[f"sft.model_name={artifacts.CHAMPION_DIR}"])
-    lend(root, [wanted.values])
-    return wanted
+    return resolve(root / artifacts.PARAMS, sets=[f"sft.model_name={artifacts.CHAMPION_DIR}"])

@@ -31,6 +31,7 @@ from prefect.exceptions import ObjectAlreadyExists
 from prefect.states import Cancelling, Crashed
 
 from tasks.records import artifacts
+from tasks.records.processes import end_process
 from tasks.service.notifications import WEBHOOK_VARIABLE, set_up_notifications
 from tasks.service.resources import ensure_limit
 from tasks.service.servers import ServerFailed
@@ -74,13 +75,21 @@ def worker_is_online(name: str) -> bool:
         return any(worker.name == name for worker in client.read_workers_for_work_pool(POOL, worker_filter=online))
 
 
-def mark_lost_runs() -> list[str]:
+def mark_lost_runs(*, worker_stands: bool) -> list[str]:
     """Runs whose process is gone count as crashed; their names. A run that waits for one of them can start.
 
-    For a server whose workers are all on this machine.
+    For a server whose workers are all on this machine. Without its worker a run could be neither cancelled nor
+    reported: it is ended, and keeps its last checkpoint.
+
+    Args:
+        worker_stands: whether the worker that begins runs is there.
     """
     with get_client(sync_client=True) as client:
-        lost = [run for run in _begun(client) if not _lives(run)]
+        begun = _begun(client)
+        if not worker_stands:
+            for run in begun:
+                _end(run)
+        lost = [run for run in begun if not (worker_stands and _lives(run))]
         for run in lost:
             client.set_flow_run_state(run.id, Crashed(message="Its process is gone."), force=True)
     return [run.name for run in lost]
@@ -125,8 +134,18 @@ def _begun(client: SyncPrefectClient) -> list[FlowRun]:
 def _lives(run: FlowRun) -> bool:
     """Whether a run has a process on this machine, or may get one: a worker has just taken it."""
     process = run.infrastructure_pid or ""
-    if not process.isdigit():
-        return True
+    return not process.isdigit() or _is_flow(process)
+
+
+def _end(run: FlowRun) -> None:
+    """End the process of a run, if it has one on this machine."""
+    process = run.infrastructure_pid or ""
+    if process.isdigit() and _is_flow(process):
+        end_process(int(process))
+
+
+def _is_flow(process: str) -> bool:
+    """Whether a process runs a flow; a later one with its id does not."""
     try:
         return b"prefect" in Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 
 from rlcore.errors import RLCoreError
 from rlcore.exit_codes import TRANSIENT
@@ -37,7 +38,15 @@ class Server:
         log: what it printed.
     """
 
-    def __init__(self, name: str, root: Path, arguments: list[str], port: int, health: str):
+    def __init__(
+        self,
+        name: str,
+        root: Path,
+        arguments: list[str],
+        port: int,
+        health: str,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ):
         self.name = name
         self.url = f"http://{HOST}:{port}"
         self.log = root / artifacts.LOGS / f"{name}.log"
@@ -49,7 +58,7 @@ class Server:
         if all(ended):
             self.log.unlink(missing_ok=True)
         # Appended to, as the server of another process that lives may write to it too.
-        self.process = start(arguments, root, self.log)
+        self.process = start(arguments, root, self.log, {**os.environ, **filled(settings, port)})
         remember_group(self._note, self.process.pid)
 
     def wait(self) -> None:
@@ -113,7 +122,7 @@ def prefect_server(root: Path) -> Server:
 def prefect_ui(root: Path) -> Server:
     """Prefect's UI on the state of the environment; on its usual port, or a free one where that is taken."""
     port = free_port(PREFECT_PORT)
-    return Server("prefect-ui", root, prefect_arguments(port), port, PREFECT_HEALTH)
+    return Server("prefect-ui", root, prefect_arguments(port), port, PREFECT_HEALTH, page_settings())
 
 
 def mlflow_ui(root: Path) -> Server:
@@ -125,6 +134,20 @@ def mlflow_ui(root: Path) -> Server:
 def prefect_arguments(port: int) -> list[str]:
     """Starts Prefect's API and UI."""
     return ["prefect", "server", "start", "--host", HOST, "--port", str(port)]
+
+
+def page_settings() -> dict[str, str]:
+    """Environment by which Prefect's pages ask their own server, and not whoever has Prefect's usual port.
+
+    `{port}` in a value is to be filled in. An address that the environment names, as behind a proxy, is left.
+    """
+    named = {"PREFECT_SERVER_UI_API_URL", "PREFECT_UI_API_URL"} & os.environ.keys()
+    return {} if named else {"PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{{port}}/api"}
+
+
+def filled(settings: Mapping[str, str], port: int) -> dict[str, str]:
+    """Settings with the port in place of `{port}`."""
+    return {name: value.format(port=port) for name, value in settings.items()}
 
 
 def mlflow_arguments(port: int) -> list[str]:

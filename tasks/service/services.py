@@ -5,6 +5,7 @@ server that the environment names by its address is used, and none is started in
 """
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from tasks.service.servers import (
     PREFECT_HEALTH,
     PREFECT_PORT,
     ServerFailed,
+    filled,
     free_port,
     mlflow_arguments,
     prefect_arguments,
@@ -37,6 +39,8 @@ RUNS_AT_ONCE = 4
 """Flow runs of one worker. Those that train wait for each other all the same: the checkout is held by one."""
 LOG_LIMIT = 16 << 20
 """A longer log is begun anew when its service starts, in bytes."""
+LITTLE_SPACE = 64 << 20
+"""With less than that on the disk a server may end, in bytes."""
 HUNG_SECONDS = 20.0
 """A service that lives and does not answer for so long is started again."""
 
@@ -121,8 +125,7 @@ class Service:
         port = free_port(noted.get("port", self.kind.port))
         if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
             self.log.unlink()
-        filled = {name: value.format(port=port) for name, value in settings.items()}
-        process = start(self.kind.arguments(port), self._root, self.log, {**os.environ, **filled})
+        process = start(self.kind.arguments(port), self._root, self.log, {**os.environ, **filled(settings, port)})
         note = {"group": process.pid, "start_ticks": start_ticks(process.pid), "port": port, "settings": settings}
         artifacts.write_json(self._note, note)
         return True
@@ -138,7 +141,9 @@ class Service:
     def check(self) -> None:
         """Raise ServerFailed if it does not run."""
         if not self.process:
-            raise ServerFailed(f"{self.name} ended by itself. See {self.log}.")
+            free = shutil.disk_usage(self._root).free
+            full = f"The disk is full: {free >> 20} MiB are left. " if free < LITTLE_SPACE else ""
+            raise ServerFailed(f"{self.name} ended by itself. {full}See {self.log}.")
 
     def stop(self) -> bool:
         """End it with all its processes; whether there was anything to end."""

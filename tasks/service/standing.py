@@ -9,7 +9,7 @@ from tasks.records import artifacts
 from tasks.records.processes import end_process, owner_process
 from tasks.records.reachable import answers, is_address
 from tasks.records.versioning import end_leftover
-from tasks.service.servers import HOST, ServerFailed, until
+from tasks.service.servers import HOST, ServerFailed, page_settings, until
 from tasks.service.services import KINDS, MLFLOW, PREFECT, WORKER, Kind, Service, services_held, worker_name
 
 CLIENT_FILE = Path("prefect.toml")
@@ -54,10 +54,8 @@ def bring_up(root: Path, say: Say) -> Standing:
         for kind, address in named.items():
             if not answers(address + ("/health" if kind is PREFECT else kind.health)):
                 raise ServerFailed(f"{kind.title} at {address} does not answer. Start it, or unset {_ADDRESS[kind]}.")
-        # Leases on slots must outlive a server that is killed, or nobody would ever take the slots back.
-        leases = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
         ours = [kind for kind in _ADDRESS if kind not in named]
-        started = [kind for kind in ours if _start(kind, root, say, **(leases if kind is PREFECT else {}))]
+        started = [kind for kind in ours if _start(kind, root, say, **(_server_settings() if kind is PREFECT else {}))]
         api = named.get(PREFECT) or f"{Service(PREFECT, root).url}/api"
         os.environ["PREFECT_API_URL"] = api
         deployments, worker_started = _deploy(root, api, say, lost=PREFECT in ours)
@@ -81,9 +79,13 @@ def bring_down(root: Path, say: Say) -> list[str]:
         server = Service(PREFECT, root)
         if server.is_up():
             os.environ["PREFECT_API_URL"] = f"{server.url}/api"
-            from tasks.service.deployments import cancel_runs
+            from tasks.service import deployments
 
-            cancel_runs(say)
+            if Service(WORKER, root).process:
+                deployments.cancel_runs(say)
+            else:
+                # Nobody would hear of it.
+                deployments.mark_lost_runs(worker_stands=False)
         ended = [kind.title for kind in KINDS if kind is WORKER and Service(kind, root).stop()]
         if owner := owner_process(root / artifacts.RUN_LOCK):
             say(f"ending the run of process {owner}")
@@ -102,8 +104,10 @@ def _deploy(root: Path, api: str, say: Say, *, lost: bool) -> tuple[list[str], b
 
     if lost:
         Service(PREFECT, root).wait()
-        for name in deployments.mark_lost_runs():
-            say(f"the process of the run {name} is gone: it counts as crashed, and the next run goes on from it")
+        for name in deployments.mark_lost_runs(worker_stands=bool(Service(WORKER, root).process)):
+            say(
+                f"the run {name} lost its process or its worker: it counts as crashed, and the next run goes on from it"
+            )
     names = deployments.set_up(root)
     webserver = {"PREFECT_WORKER_WEBSERVER_HOST": HOST, "PREFECT_WORKER_WEBSERVER_PORT": "{port}"}
     started = _start(WORKER, root, say, PREFECT_API_URL=api, **webserver)
@@ -111,6 +115,18 @@ def _deploy(root: Path, api: str, say: Say, *, lost: bool) -> tuple[list[str], b
     worker.wait()
     until(lambda: deployments.worker_is_online(worker_name()), worker.name, worker.log, worker.check)
     return names, started
+
+
+def _server_settings() -> dict[str, str]:
+    """Environment of Prefect's server."""
+    return {
+        **page_settings(),
+        # Leases on slots must outlive a server that is killed, or nobody would ever take the slots back.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+        # Of each schedule the next run alone is listed, not those of the hours to come.
+        "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS": "1",
+        "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_SCHEDULED_TIME": "PT0S",
+    }
 
 
 def _start(kind: Kind, root: Path, say: Say, **settings: str) -> bool:

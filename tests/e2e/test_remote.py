@@ -70,6 +70,8 @@ def test_a_remote_that_is_away_costs_a_warning_and_no_work(tmp_path, prefect_api
     dvc(checkout, "remote", "add", "--default", "shelf", str(tmp_path / "file" / "shelf"))
     result = rlhf(checkout, "pipeline", "run", api=prefect_api)
     assert result.returncode == 0, result.stdout
+    file = tmp_path / "file"
+    assert f"DVC remote shelf ({file}/shelf): {file}: Not a directory. The run goes on" in result.stdout
     assert "Trying again in 5 s." in result.stdout
     assert "The version is registered all the same; run `dvc push --run-cache` before the next run." in result.stdout
     (pipeline,) = runs_of(checkout).pipelines()

@@ -52,7 +52,8 @@ def test_a_click_on_a_refused_version_is_warned_of(registry: Registry, told: lis
 
 
 def test_without_a_move_nothing_is_said(registry: Registry, told: list):
-    assert announce.fn(look.fn())["version"] is None
+    said = announce.fn(look.fn())
+    assert (said["version"], said["announced"]) == (None, False)
     assert told == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from tasks.records import artifacts
 from tasks.records.artifacts import STAGES
 from tests.support.checkout import environment, make_checkout, processes_in, rlhf, start_rlhf
+from tests.support.fake_stages import REPORT
 from tests.support.runs import runs_of
 
 pytestmark = pytest.mark.slow
@@ -99,11 +100,22 @@ def test_data_parameters_and_versions_are_recorded(checkout, runs):
 def test_files_are_kept_with_the_runs(checkout, runs):
     pipeline = runs.pipelines()[1]
     kept = {file.path for file in runs.client.list_artifacts(pipeline.info.run_id)}
-    assert kept == {"params.yaml", "versions.txt", "evaluate.json", "figures"}
+    assert kept == {"params.yaml", "versions.txt", "evaluate.json", "figures", "data"}
     table = json.loads(kept_file(runs, runs.stage(pipeline, "evaluate"), "samples.json"))
     assert table == {"columns": ["step", "prompt", "before", "after"], "data": [[10, "1 + 1?", "3", "2"]]}
     trace = kept_file(runs, runs.stage(pipeline, "policy"), "policy.jsonl")
     assert trace == (checkout / artifacts.TRACES["policy"]).read_text()
+
+
+def test_each_run_keeps_the_report_on_its_data_also_from_the_cache(checkout, runs):
+    for pipeline in runs.pipelines():
+        assert json.loads(kept_file(runs, pipeline, "data/validation.json")) == REPORT
+        html = kept_file(runs, pipeline, "data/validation.html")
+        assert "Every row keeps every rule." in html
+        assert "There is no champion yet" in html
+        (entry,) = pipeline.inputs.dataset_inputs
+        md5 = artifacts.content_md5(checkout / "data" / "validated")
+        assert (entry.dataset.name, entry.dataset.digest) == ("data/validated", md5)
 
 
 def test_parameters_that_did_not_change_leave_the_file_as_it_was(checkout):
@@ -145,6 +157,7 @@ def test_prefect_knows_the_graph_and_the_summary(checkout):
             "select name, state_type, task_inputs from task_run order by expected_start_time"
         ).fetchall()
         artifact = database.execute("select data from artifact where key = 'rlhf-summary'").fetchall()
+        (table, *_) = database.execute("select data, description from artifact where key = 'validation'").fetchall()
     assert len(tasks) == 2 * 8
     assert {state for _, state, _ in tasks} == {"COMPLETED"}
     inputs = {name.rpartition("-")[0]: json.loads(found) for name, _, found in tasks}
@@ -154,3 +167,5 @@ def test_prefect_knows_the_graph_and_the_summary(checkout):
     assert sum(len(found) for found in inputs["register"].values()) == 1
     assert len(artifact) == 2
     assert "What happened" in artifact[0][0]
+    assert "9,000 usable, 0 dropped, 0 repaired" in table[0]
+    assert table[1] == "Usable. Every row keeps every rule."

@@ -242,6 +242,18 @@ def test_the_champion_before_this_one_can_be_rolled_back_to(checkout):
     assert kept_runs(checkout) == [0, 1, 2, 3, 4]
 
 
+def test_a_champion_that_was_clicked_and_never_audited_stays_and_so_does_the_one_before_it(checkout):
+    client = MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
+    # Version 3 is champion by our own records; a person clicked version 1, and took version 4's alias away.
+    store.note(client, store.Move("3", None, "somebody", store.now()))
+    client.set_registered_model_alias("rlhf-policy", "champion", "1")
+    client.delete_registered_model_alias("rlhf-policy", "challenger")
+    collect(checkout)
+    # Of run 1, version 2 is nobody's ancestor any more; of run 3, version 4 lost its alias.
+    assert kept_runs(checkout) == [0, 2, 4]
+    assert [run for run in RUNS if has_weights(run)] == [0, 2, 4]
+
+
 @pytest.mark.parametrize("after", [1, 4, 8])
 def test_a_crash_half_way_harms_nothing_and_the_next_time_ends_it(checkout, after):
     planned = collect(checkout, dry_run=True)

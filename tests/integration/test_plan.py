@@ -121,6 +121,17 @@ def test_a_lost_output_comes_from_the_cache_and_a_lost_cache_makes_work(checkout
     trace.write_bytes(content)
 
 
+def test_an_output_that_somebody_changed_comes_from_the_cache(checkout):
+    changed = checkout / artifacts.SFT_DIR / "content.txt"
+    content = changed.read_text()
+    # As long as before: only its content tells.
+    changed.write_text(content.swapcase())
+    assert planned(checkout) == {"sft": "from the cache"}
+    assert "Running stage" not in repro(checkout)
+    assert changed.read_text() == content
+    assert planned(checkout) == {}
+
+
 def test_the_estimate_is_of_the_last_run_and_grows_with_the_steps(checkout):
     once, twice = (
         next(

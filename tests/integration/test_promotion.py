@@ -1,18 +1,23 @@
 """Who is champion, and what is written down of it: commands, clicks, races, damage."""
 
 import getpass
+import math
+import re
 import threading
 
 import pytest
 
 import tasks.registry.promotion
-from rlcore.configs import RegisterConfig
+from rlcore.configs import EvaluateConfig, GateConfig, RegisterConfig
 from rlcore.errors import CheckpointError, ConfigError, DataError
+from tasks.evaluate import ENDED, LENGTH, SCORE, Sheet, compare_models
+from tasks.gate import WIN_RATE, GateReport, decide
+from tasks.measuring.answers import Answers
 from tasks.records.artifacts import POLICY_DIR, content_md5
 from tasks.registry.promotion import UNKNOWN_ACTOR, audit, promote, rollback
 from tasks.registry.store import POLICY_MODEL, PromotionRefused, is_announced, note_announced
 from tasks.serving.packaging import stored_model
-from tests.support.registry import REFUSED, Registry
+from tests.support.registry import REFUSED, DyingClient, Killed, Registry
 
 
 @pytest.fixture
@@ -238,7 +243,7 @@ def test_a_command_that_was_killed_between_alias_and_note_is_completed(
     def killed(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tasks.registry.promotion.registry, "note", killed)
+    monkeypatch.setattr(tasks.registry.promotion.store, "note", killed)
     with pytest.raises(KeyboardInterrupt):
         promote(three.client, three.root)
     monkeypatch.undo()
@@ -247,23 +252,83 @@ def test_a_command_that_was_killed_between_alias_and_note_is_completed(
     assert (move.version, move.previous, move.actor, move.verified) == ("2", "1", getpass.getuser(), True)
 
 
+def test_a_promotion_that_is_killed_at_any_write_is_done_or_not_done(three: Registry):
+    write, killed = 0, True
+    while killed:
+        write += 1
+        client = DyingClient(three.client, write)
+        try:
+            move, killed = promote(client, three.root, "2"), False
+        except Killed:
+            reigning = three.at("champion")
+            move = audit(three.client, three.root)
+            assert (move.version, move.actor, move.verified) == (reigning, getpass.getuser(), True)
+            if reigning == "2":
+                assert move.previous == "1"
+                assert three.tags("2")["promotion.seen_at"] == move.seen_at
+                assert not is_announced(three.client, move)
+            else:
+                move = promote(three.client, three.root, "2")
+        assert (move.version, move.previous, three.at("champion")) == ("2", "1", "2")
+        assert audit(three.client, three.root) == move
+        note_announced(three.client, move)
+        assert rollback(three.client, three.root).version == "1"
+    # Four tags of the version, the alias, five tags of the note.
+    assert client.written == 10
+
+
 def test_a_click_that_nobody_audited_is_known_to_the_next_rollback(three: Registry):
     three.click("2")
     assert rollback(three.client, three.root).version == "1"
     assert three.tags("2")["promotion.actor"] == UNKNOWN_ACTOR
 
 
+PROMPTS_MEASURED = 1000
+JUDGED = GateConfig(max_drop_from_best=None, max_calibration_error=None, max_leak_share=None)
+"""The gate without what `compare_models` does not measure."""
+
+
+def sheet(right: float) -> Sheet:
+    """Answers to as many prompts, of which a share is right; NaN for a checker that fails."""
+    ones = math.nan if math.isnan(right) else round(right * PROMPTS_MEASURED)
+    gold = [math.nan if math.isnan(ones) else float(row < ones) for row in range(PROMPTS_MEASURED)]
+    ended = [True] * PROMPTS_MEASURED
+    answers = Answers([[1]] * PROMPTS_MEASURED, [[2]] * PROMPTS_MEASURED, ["5"] * PROMPTS_MEASURED, ended, [])
+    measured = {"gold": gold, SCORE: gold, LENGTH: [1.0] * PROMPTS_MEASURED, ENDED: [1.0] * PROMPTS_MEASURED}
+    return Sheet(answers, measured, {})
+
+
+def judged(policy: float, champion: float, eval_set: str = "A") -> GateReport:
+    """What the gate says of a policy and the champion on the same prompts, by their shares of right answers."""
+    rows = [{"prompt": f"{eval_set}{row}"} for row in range(PROMPTS_MEASURED)]
+    sheets = {"sft": sheet(0.3), "policy": sheet(policy), "champion": sheet(champion)}
+    config = EvaluateConfig(samples_per_prompt=1, bootstrap_samples=200)
+    return decide(JUDGED, compare_models(config, rows, sheets, [[0.5]] * PROMPTS_MEASURED), None)
+
+
 def test_only_the_better_candidate_of_field_bug_h09_becomes_champion(registry: Registry):
-    """Champion 2; 3 is worse, 4 has no finite measure, 5 was measured against another champion, 6 is better."""
+    """Champion 2 has 0.81. 3 has 0.79, 4 NaN, 5 has 0.83 on prompts to which 2 gives 0.85, 6 has 0.84 on the same."""
     registry.add("v1")
     promote(registry.client, registry.root)
     registry.add("v2")
-    registry.add("v5")  # version 3 here: passed against version 1
-    promote(registry.client, registry.root, "2")
-    registry.add("worse", REFUSED)
-    registry.add("nan", REFUSED)
-    registry.add("v6")
-    for name in ("3", "4", "5"):
-        with pytest.raises(PromotionRefused):
-            promote(registry.client, registry.root, name)
+    promote(registry.client, registry.root)
+    candidates = {
+        "3": judged(0.79, 0.81),
+        "4": judged(math.nan, 0.81),
+        "5": judged(0.83, 0.85, "B"),
+        "6": judged(0.84, 0.81),
+    }
+    for number, report in candidates.items():
+        assert registry.add(f"v{number}", report) == number
+        assert registry.at("challenger") == ("6" if number == "6" else "2")
+    against = f"gate.{WIN_RATE}_low"
+    for number in "35":
+        with pytest.raises(PromotionRefused, match="the gate refused it"):
+            promote(registry.client, registry.root, number)
+        assert re.fullmatch(r"win/\S+: 0\.4\d+, bound more than 0\.5, refused", registry.tags(number)[against])
+    assert registry.tags("4")[against] == "win/rate_over_champion_low: not measured, bound more than 0.5, refused"
+    with pytest.raises(PromotionRefused, match="not measured"):
+        promote(registry.client, registry.root, "4")
+    assert registry.at("champion") == "2"
     assert promote(registry.client, registry.root).version == "6"
+    assert (registry.at("champion"), registry.tags("6")["promotion.previous"]) == ("6", "2")

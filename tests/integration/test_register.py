@@ -9,7 +9,7 @@ from rlcore.errors import CheckpointError
 from tasks.gate import GateReport, Reason
 from tasks.records.artifacts import EVALUATE, POLICY_DIR, REWARD_DIR, SFT_DIR, content_md5, write_text
 from tasks.registry.store import POLICY_MODEL, REWARD_MODEL, SFT_MODEL
-from tests.support.registry import RAW, REFUSED, Registry
+from tests.support.registry import RAW, REFUSED, DyingClient, Killed, Registry
 from tests.support.workspace import save_model
 
 MESSAGES = {"messages": [{"role": "user", "content": "Add 1 and 2."}], "max_tokens": 5}
@@ -44,6 +44,8 @@ def test_the_version_says_what_it_was_made_of_and_why_it_passed(registry: Regist
     assert version.tags["policy"] == "DPO on preference pairs"
     assert version.description.startswith("Policy trained with DPO on preference pairs. [Curves")
     assert f"/runs/{registry.run_id})" in version.description
+    assert "[report on its data](#/experiments/" in version.description
+    assert f"/runs/{registry.run_id}/artifacts/data/validation.html)" in version.description
     assert version.tags["gate.passed"] == "true"
     assert version.tags["gate.kl_sequence"] == "kl_sequence: 1.2, bound 2, passed"
     assert version.run_id == registry.run_id
@@ -58,6 +60,28 @@ def test_registering_again_makes_no_second_version(registry: Registry):
     assert not registry.register(key="another flow").created
     assert registry.versions() == ["1"]
     assert registry.tags("1")["pipeline.key"] == "flow"
+
+
+def test_a_registration_that_is_killed_at_any_write_leaves_one_version_when_it_is_repeated(registry: Registry):
+    client, write, killed = registry.client, 0, True
+    while killed:
+        write += 1
+        write_text(registry.root / POLICY_DIR / "weights", f"{write}")
+        facts, settings = registry.all_facts(), {"config": RegisterConfig(copy_limit=0), "key": f"flow {write}"}
+        registry.client = DyingClient(client, write)
+        try:
+            registry.register(facts=facts, **settings)
+            killed = False
+        except Killed:
+            assert registry.at("challenger") in (None, f"{write - 1}")
+        dying, registry.client = registry.client, client
+        assert registry.register(facts=facts, **settings).version == str(write)
+        assert len(registry.versions()) == write
+        assert [registry.versions(model) for model in (SFT_MODEL, REWARD_MODEL)] == [["1"], ["1"]]
+        assert registry.at("challenger") == str(write)
+    assert (
+        dying.written == 5
+    )  # the last one: what a policy is made of is there; model, its files, its end, version, alias
 
 
 def test_a_new_checkpoint_is_a_new_version_and_a_new_evaluation_is_a_new_verdict(registry: Registry):
@@ -140,9 +164,10 @@ def test_a_refused_policy_is_kept_with_its_reasons_but_is_no_challenger(registry
     assert not registry.register(REFUSED).challenger
     assert registry.versions() == ["1", "2"]
     assert registry.at("challenger") == "1"
-    tags = registry.client.get_model_version(POLICY_MODEL, "2").tags
-    assert tags["gate.passed"] == "false"
-    assert tags["gate.kl_sequence"] == "kl_sequence: not measured, bound 2, refused"
+    version = registry.client.get_model_version(POLICY_MODEL, "2")
+    assert version.tags["gate.passed"] == "false"
+    assert version.tags["gate.kl_sequence"] == "kl_sequence: not measured, bound 2, refused"
+    assert "| kl_sequence | not measured | 2 | refused |\n\n- kl_sequence: Look at the KL.\n" in version.description
 
 
 def test_the_first_refused_policy_leaves_no_alias(registry: Registry):

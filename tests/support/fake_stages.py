@@ -1,7 +1,8 @@
 """Stages that train nothing but report, resume, fail and die as real ones do. Run as `python fake_stages.py <section>`.
 
 A file `plan-<section>.json` in the working directory says what happens once: {"at": step, "do": "kill" | "full" | "bug"
-| "config" | "wait"}. The file goes before the deed is done, so that the next attempt passes.
+| "config" | "wait"}. The file goes before the deed is done, so that the next attempt passes. Who waits has made the
+file `waiting`, and goes on when there is a file `release`.
 """
 
 import errno
@@ -11,14 +12,17 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from rlcore.errors import ConfigError
 from rlcore.results import TrainResult
+from tasks.intake.reporting.profile import Profile
 from tasks.records import artifacts
 from tasks.records.parameters import SECTIONS
 from tasks.records.stage import main, stage
 
 STEPS = 10
+WAIT_SECONDS = 300.0
 FOLDERS = {
     "demo_data": artifacts.RAW, "validate": artifacts.VALIDATED, "sft": artifacts.SFT_DIR,
     "reward": artifacts.REWARD_DIR, "evaluate": artifacts.FIGURES,
@@ -27,13 +31,33 @@ FOLDERS = {
 GOLD = {"ppo": 0.8, "grpo": 0.7, "dpo": 0.6, "orpo": 0.5}
 """By what the policy's folder says it was trained with."""
 KINDS = ("preferences", "prompts")
+
+
+def profile_of(rows: list[dict[str, str]]) -> dict[str, Any]:
+    """Profile of rows of preferences."""
+    profile = Profile()
+    profile.add("preferences", rows)
+    return profile.as_json()
+
+
 REPORT = {
-    "counts": {kind: {"rows": 9000, "kept": 9000, "dropped": 0} for kind in KINDS},
+    "unit": "characters",
+    "faults": [],
+    "files": [],
+    "counts": {kind: {"rows": 9000, "kept": 9000, "dropped": 0, "repaired": 0} for kind in KINDS},
     "splits": {kind: {"train": 8000, "validation": 500, "held_out": 500} for kind in KINDS},
     "findings": [],
+    "leaks": [],
+    "leak_shares": None,
+    "lengths": {},
     "distinct_prompts": dict.fromkeys(KINDS, 2000),
-    "pairs": {"chosen_longer_share": 0.5, "objectives": []},
-}
+    "pairs": {
+        "chosen_longer_share": 0.5, "objectives": [], "agreement": {"count": 0, "mean": None}, "similarity": {},
+    },
+    "duplicates": {},
+    "scripts": {},
+    "profile": profile_of([{"prompt": "1 + 1?", "chosen": "2", "rejected": "3"}] * 9000),
+}  # fmt: skip
 """What the validation says of good data."""
 
 
@@ -90,7 +114,10 @@ def misfortune(section: str, step: int) -> None:
     if deed == "config":
         raise ConfigError("fake.key: found 3, expected 4. Change it.")
     Path("waiting").touch()
-    time.sleep(60)
+    release, deadline = Path("release"), time.monotonic() + WAIT_SECONDS
+    while not release.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    release.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,42 @@ from tasks.registry.registration import Registered, register
 from tasks.registry.store import POLICY_MODEL, REWARD_MODEL, SFT_MODEL
 
 PASSED = GateReport(True, (Reason("gold/gain", 0.4, 0.1, True), Reason("kl_sequence", 1.2, 2.0, True)))
-REFUSED = GateReport(False, (Reason("gold/gain", 0.4, 0.1, True), Reason("kl_sequence", None, 2.0, False)))
+REFUSED = GateReport(
+    False, (Reason("gold/gain", 0.4, 0.1, True), Reason("kl_sequence", None, 2.0, False, "Look at the KL."))
+)
 RAW = DATA / "raw" / "demo"
+
+
+class Killed(BaseException):
+    """A kill, which no handler catches."""
+
+
+class DyingClient:
+    """A client whose process is killed just before one of its writes.
+
+    Attributes:
+        client: what does the work.
+        write: number of the write that it does not live to do, from 1 on.
+        written: how many it did.
+    """
+
+    def __init__(self, client: MlflowClient, write: int):
+        self.client = client
+        self.write = write
+        self.written = 0
+
+    def __getattr__(self, name: str):
+        method = getattr(self.client, name)
+        if not name.startswith(("create_", "set_", "log_", "update_", "delete_", "finalize_")):
+            return method
+
+        def write(*arguments, **settings):
+            if self.written + 1 == self.write:
+                raise Killed
+            self.written += 1
+            return method(*arguments, **settings)
+
+        return write
 
 
 class Registry:

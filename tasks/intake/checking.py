@@ -47,7 +47,7 @@ class Checked:
 
     def as_json(self) -> dict[str, Any]:
         """The report in the form of `validation.json`; no row has a split."""
-        faults = [f"{file.file}: {file.dropped} rows are not usable." for file in self.files if file.dropped]
+        faults = [f"{file.file}: {file.dropped} of {file.rows} rows not usable." for file in self.files if file.dropped]
         found = figures(self.inspections, self.profile)
         return {**heading(self.config), **found, "faults": faults, "splits": {}, "leaks": [], "leak_shares": None}
 

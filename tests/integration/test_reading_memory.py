@@ -88,7 +88,9 @@ def rows_and_peak(path):
     return tuple(map(int, done.stdout.split()))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "a.jsonl" else pytest.mark.long) for name in FORMATS]
+)
 def test_a_file_of_100_mb_takes_a_fraction_of_that_in_memory(tmp_path, name):
     FORMATS[name](tmp_path / name)
     if not name.endswith(".gz"):

@@ -34,6 +34,7 @@ def test_killed_in_an_update_and_in_a_save(tmp_path: Path):
         assert resumed[name] == undisturbed[name][3:]
 
 
+@pytest.mark.long
 def test_two_processes_are_one(tmp_path: Path):
     # 15 responses in steps of 4, 4, 4 and 3, so that groups and steps are split unevenly
     settings = {"batch_size": 15, "num_generations": 5, "mini_batch_size": 4, "num_iterations": 2}

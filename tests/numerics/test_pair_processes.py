@@ -79,7 +79,7 @@ def assert_alike(one: Path, two: Path) -> None:
         }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_preference_training_in_two_processes_is_that_of_one(tmp_path: Path):
     # steps of 19 pairs, 10 and 9 of them, and of 1, which leaves a process without any; one pair at a time
     one, two = tmp_path / "one", tmp_path / "two"

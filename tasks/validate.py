@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, TextIO
 from rlcore.configs import ValidateConfig
 from rlcore.errors import DataError
 from tasks.intake.findings import SHOWN_ROWS, FileReport
+from tasks.intake.garbage import seldom_collected
 from tasks.intake.inspection import Broken, Inspection, Usable
 from tasks.intake.kinds import KINDS, Kind
 from tasks.intake.reading import Line, chunks, find, sources
@@ -157,6 +158,7 @@ class Report:
         }
 
 
+@seldom_collected()
 def validate_folder(source: Path, output: Path, config: ValidateConfig) -> Report:
     """Check the rows of each kind in `source`; write `<kind>/<split>.jsonl` and `quarantine.jsonl` to `output`.
 

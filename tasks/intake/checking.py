@@ -10,6 +10,7 @@ from typing import Any
 from rlcore.configs import ValidateConfig
 from rlcore.errors import ConfigError
 from tasks.intake.findings import FileReport
+from tasks.intake.garbage import seldom_collected
 from tasks.intake.inspection import Inspection
 from tasks.intake.kinds import KINDS, columns_of_kinds, kind_of, listed
 from tasks.intake.reading import Line, Source, chunks, sources
@@ -52,6 +53,7 @@ class Checked:
         return {**heading(self.config), **found, "faults": faults, "splits": {}, "leaks": [], "leak_shares": None}
 
 
+@seldom_collected()
 def check(
     files: Iterable[str], kind: str | None, config: ValidateConfig, on_rows: OnRows = lambda source, lines: None
 ) -> Checked:

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.arms.inputs import tables
+from benchmarks.arms.pieces import AdvantagesOfTables, QueuedSteps
 from benchmarks.protocol import Facts, Work
 from benchmarks.workloads import (
     END_ID,
@@ -158,53 +159,29 @@ class Reward:
         return {"loss/first_step": float(loss), **scores}
 
 
-class Advantages:
+class Advantages(AdvantagesOfTables):
     """`PPOTrainer.compute_advantages`; arguments as of own_pieces.Advantages, and a model that it has to load."""
 
     def __init__(self, model: str, rows: int, steps: int, repeats: int) -> None:
-        self.trainer, self.repeats = _ppo_trainer(model, 1), repeats
-        self.rewards, self.values = (torch.tensor(table) for table in tables(rows, steps))
+        super().__init__(tables(rows, steps), repeats)
+        self.trainer = _ppo_trainer(model, 1)
 
-    def unit(self) -> Work:
-        """All repeats."""
-        for _ in range(self.repeats):
-            self._advantages(self.rewards, self.values)
-        return Work(self.repeats * self.rewards.numel())
-
-    def facts(self, other: Facts | None) -> Facts:
-        """Of the first row."""
-        return {"advantages/first_row": self._advantages(self.rewards[:1], self.values[:1])[0].tolist()}
-
-    def _advantages(self, rewards: torch.Tensor, values: torch.Tensor) -> Any:
+    def advantages(self, rewards: torch.Tensor, values: torch.Tensor) -> Any:
+        """See AdvantagesOfTables."""
         return self.trainer.compute_advantages(rewards, values, torch.zeros_like(rewards))[0]
 
 
-class PipelineStep:
+class PipelineStep(QueuedSteps):
     """ForwardBackwardPipeline; arguments as of own_pieces.PipelineStep."""
 
     def __init__(self, model: str, rows: int, length: int, vocabulary: int, repeats: int) -> None:
-        self.repeats = repeats
-        self.ids = torch.tensor(prompts(rows, length, vocabulary))
-        self.model = _causal_lm(model)
-        self.pipeline = rl.ForwardBackwardPipeline(self.model, device="cpu")
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=PAIR_LEARNING_RATE)
-
-    def unit(self) -> Work:
-        """All repeats."""
-        loss = 0.0
-        for _ in range(self.repeats):
-            loss = self._forward_backward()
-            self.pipeline.optim_step(self.optimizer).result()
-        return Work(self.repeats * self.ids.numel(), steps=self.repeats, loss=loss)
+        loaded = _causal_lm(model)
+        pipeline = rl.ForwardBackwardPipeline(loaded, device="cpu")
+        super().__init__(loaded, pipeline, rows, length, vocabulary, repeats)
 
     def facts(self, other: Facts | None) -> Facts:
         """The first loss."""
-        loss = self._forward_backward()
-        self.pipeline.optim_step(self.optimizer).result()
-        return {"loss/first_step": loss}
-
-    def _forward_backward(self) -> float:
-        return float(self.pipeline.forward_backward(self.ids, labels=self.ids).result().loss)
+        return {"loss/first_step": self.step()}
 
 
 def _causal_lm(folder: str) -> Any:

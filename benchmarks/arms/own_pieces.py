@@ -3,64 +3,37 @@
 import torch
 
 from benchmarks.arms.inputs import head_inputs, tables
+from benchmarks.arms.pieces import AdvantagesOfTables, QueuedSteps
 from benchmarks.protocol import Facts, Work
-from benchmarks.workloads import GAMMA, LAM, PAIR_LEARNING_RATE, prompts
+from benchmarks.workloads import GAMMA, LAM
 from rlcore import ForwardBackwardPipeline
 from rlcore.functional.advantages import gae
 from rlcore.functional.logprobs import response_logprobs
 from rlcore.models import load_causal_lm
 
 
-class Advantages:
-    """`gae` of rows by steps, so many times."""
+class Advantages(AdvantagesOfTables):
+    """`gae` of rows by steps."""
 
     def __init__(self, rows: int, steps: int, repeats: int) -> None:
-        self.repeats = repeats
-        self.rewards, self.values = (torch.tensor(table) for table in tables(rows, steps))
+        super().__init__(tables(rows, steps), repeats)
 
-    def unit(self) -> Work:
-        """All repeats."""
-        for _ in range(self.repeats):
-            self._advantages(self.rewards, self.values)
-        return Work(self.repeats * self.rewards.numel())
-
-    def facts(self, other: Facts | None) -> Facts:
-        """Of the first row."""
-        return {"advantages/first_row": self._advantages(self.rewards[:1], self.values[:1])[0].tolist()}
-
-    def _advantages(self, rewards: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def advantages(self, rewards: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """See AdvantagesOfTables."""
         mask = torch.ones_like(rewards, dtype=torch.bool)
         return gae(rewards, values, mask, torch.zeros(len(rewards)), gamma=GAMMA, lam=LAM)[0]
 
 
-class PipelineStep:
-    """ForwardBackwardPipeline: so many times a forward, backward and optimiser step, one waiting for the other."""
+class PipelineStep(QueuedSteps):
+    """ForwardBackwardPipeline."""
 
     def __init__(self, model: str, rows: int, length: int, vocabulary: int, repeats: int) -> None:
-        self.repeats = repeats
-        self.ids = torch.tensor(prompts(rows, length, vocabulary))
-        self.model = load_causal_lm(model)
-        self.pipeline = ForwardBackwardPipeline(self.model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=PAIR_LEARNING_RATE)
-
-    def unit(self) -> Work:
-        """All repeats."""
-        loss = 0.0
-        for _ in range(self.repeats):
-            loss = self._forward_backward()
-            self.pipeline.optim_step(self.optimizer).result()
-        return Work(self.repeats * self.ids.numel(), steps=self.repeats, loss=loss)
+        loaded = load_causal_lm(model)
+        super().__init__(loaded, ForwardBackwardPipeline(loaded), rows, length, vocabulary, repeats)
 
     def facts(self, other: Facts | None) -> Facts:
         """The first loss."""
-        if other is not None:
-            return {}
-        loss = self._forward_backward()
-        self.pipeline.optim_step(self.optimizer).result()
-        return {"loss/first_step": loss}
-
-    def _forward_backward(self) -> float:
-        return float(self.pipeline.forward_backward(self.ids, labels=self.ids).result().loss)
+        return {} if other is not None else {"loss/first_step": self.step()}
 
 
 class Logprobs:

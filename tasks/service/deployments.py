@@ -75,24 +75,25 @@ def worker_is_online(name: str) -> bool:
         return any(worker.name == name for worker in client.read_workers_for_work_pool(POOL, worker_filter=online))
 
 
-def mark_lost_runs(*, worker_stands: bool) -> list[str]:
+def mark_lost_runs() -> list[str]:
     """Runs whose process is gone count as crashed; their names. A run that waits for one of them can start.
 
-    For a server whose workers are all on this machine. Without its worker a run could be neither cancelled nor
-    reported: it is ended, and keeps its last checkpoint.
+    For a server whose workers are all on this machine, and stand.
+    """
+    with get_client(sync_client=True) as client:
+        return _mark_crashed(client, [run for run in _begun(client) if not _lives(run)])
 
-    Args:
-        worker_stands: whether the worker that begins runs is there.
+
+def end_begun_runs() -> list[str]:
+    """End every run that has begun, and let it count as crashed; their names. Each keeps its last checkpoint.
+
+    For a server whose workers are gone: such a run could be neither cancelled nor reported.
     """
     with get_client(sync_client=True) as client:
         begun = _begun(client)
-        if not worker_stands:
-            for run in begun:
-                _end(run)
-        lost = [run for run in begun if not (worker_stands and _lives(run))]
-        for run in lost:
-            client.set_flow_run_state(run.id, Crashed(message="Its process is gone."), force=True)
-    return [run.name for run in lost]
+        for run in begun:
+            _end(run)
+        return _mark_crashed(client, begun)
 
 
 def announce_data(folder: str, md5: str, rows: int) -> None:
@@ -129,6 +130,12 @@ def _begun(client: SyncPrefectClient) -> list[FlowRun]:
         flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=BEGUN))),
         work_pool_filter=_pool(),
     )
+
+
+def _mark_crashed(client: SyncPrefectClient, runs: list[FlowRun]) -> list[str]:
+    for run in runs:
+        client.set_flow_run_state(run.id, Crashed(message="Its process is gone."), force=True)
+    return [run.name for run in runs]
 
 
 def _lives(run: FlowRun) -> bool:

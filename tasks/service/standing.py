@@ -85,7 +85,7 @@ def bring_down(root: Path, say: Say) -> list[str]:
                 deployments.cancel_runs(say)
             else:
                 # Nobody would hear of it.
-                deployments.mark_lost_runs(worker_stands=False)
+                deployments.end_begun_runs()
         ended = [kind.title for kind in KINDS if kind is WORKER and Service(kind, root).stop()]
         if owner := owner_process(root / artifacts.RUN_LOCK):
             say(f"ending the run of process {owner}")
@@ -104,7 +104,8 @@ def _deploy(root: Path, api: str, say: Say, *, lost: bool) -> tuple[list[str], b
 
     if lost:
         Service(PREFECT, root).wait()
-        for name in deployments.mark_lost_runs(worker_stands=bool(Service(WORKER, root).process)):
+        sweep = deployments.mark_lost_runs if Service(WORKER, root).process else deployments.end_begun_runs
+        for name in sweep():
             say(
                 f"the run {name} lost its process or its worker: it counts as crashed, and the next run goes on from it"
             )

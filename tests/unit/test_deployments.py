@@ -36,12 +36,12 @@ def begun(monkeypatch, flow):
 
 
 def test_beside_a_worker_only_a_run_without_its_process_is_lost(begun, flow):
-    assert deployments.mark_lost_runs(worker_stands=True) == ["gone"]
+    assert deployments.mark_lost_runs() == ["gone"]
     assert begun == {"gone": "Crashed"}
     assert flow.poll() is None
 
 
 def test_without_a_worker_every_run_is_lost_and_none_is_left_alone_with_a_gpu(begun, flow):
-    assert deployments.mark_lost_runs(worker_stands=False) == ["lives", "gone", "taken"]
+    assert deployments.end_begun_runs() == ["lives", "gone", "taken"]
     assert set(begun.values()) == {"Crashed"}
     assert flow.wait(10) != 0

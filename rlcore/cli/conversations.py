@@ -105,13 +105,17 @@ def require_text(index: int, name: str, text: Any) -> None:
 
 def _checked(index: int, name: str, messages: Any) -> Messages:
     """Messages with role and content and nothing else."""
-    is_whole = isinstance(messages, list) and bool(messages) and all(map(_is_message, messages))
-    if not is_whole:
+    if not are_messages(messages):
         raise DataError(
             f"Row {index}, {name}: found {messages!r}, expected text, or messages with `role` and `content`. Drop or "
             "mend that row."
         )
     return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def are_messages(value: Any) -> bool:
+    """Whether a value is a list of messages, each with `role` and `content`, both text."""
+    return isinstance(value, list) and bool(value) and all(map(_is_message, value))
 
 
 def _is_message(message: Any) -> bool:

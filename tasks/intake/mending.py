@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+from rlcore.cli.conversations import are_messages
 from tasks.intake.kinds import MESSAGES, Kind
-from tasks.intake.text.conversations import are_messages
 from tasks.intake.text.texts import TextRule, found_in
 
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import pandas
 import pandera.pandas as pandera
 
+from rlcore.cli.conversations import are_messages
 from tasks.intake.kinds import MESSAGES, PROMPT, Kind, as_text
 from tasks.intake.repeats.splits import normalised
-from tasks.intake.text.conversations import are_messages, empty_message, order_fault, prompt_fault, unknown_role
+from tasks.intake.text.conversations import empty_message, order_fault, prompt_fault, unknown_role
 from tasks.intake.text.invisible import is_blank
 from tasks.records.artifacts import SPLITS
 

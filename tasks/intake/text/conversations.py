@@ -1,7 +1,9 @@
-"""Rules for chat messages: what a message is, whose turn it is, and the prompt that two answers share."""
+"""Rules for chat messages: whose turn it is, and the prompt that two answers share."""
 
 from collections.abc import Mapping
 from typing import Any
+
+from rlcore.cli.conversations import are_messages
 
 ROLES = ("system", "user", "assistant", "tool")
 _MAY_FOLLOW: Mapping[str | None, tuple[str, ...]] = {
@@ -12,11 +14,6 @@ _MAY_FOLLOW: Mapping[str | None, tuple[str, ...]] = {
     "tool": ("tool", "assistant"),
 }
 """Role, or None at the beginning → the roles that may come next."""
-
-
-def are_messages(value: Any) -> bool:
-    """Whether a value is a list of messages, each with `role` and `content`, both text."""
-    return isinstance(value, list) and bool(value) and all(map(_is_message, value))
 
 
 def unknown_role(messages: Any) -> str | None:
@@ -71,10 +68,6 @@ def prompt_fault(prompt: Any, chosen: Any, rejected: Any) -> str | None:
     if before[0] and are_messages(own) and _plain(before[0])[-len(own) :] != _plain(own):
         return "The messages before the answer do not end with the column `prompt`. Leave one of them out."
     return None
-
-
-def _is_message(message: Any) -> bool:
-    return isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
 def _plain(messages: Any) -> list[tuple[str, str]]:
